@@ -149,6 +149,7 @@ fn agent_errors_are_reported() {
 fn recording(dir: &Path, work: bool) -> String {
     let path = dir.join(format!("{work}.arrows")).to_str().unwrap().to_owned();
     let header = RecordingHeader {
+        source: None,
         version: "1.0.0".into(),
         hostname: String::new(),
         kernel: String::new(),

@@ -1,24 +1,27 @@
-//! Ends of stream captures under real probes: however a capture ends, the report matches the
-//! driver's oracle.
+//! Ends of stream captures, with probes and in-process: however a capture ends, the report matches
+//! the driver's oracle.
 
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::harness::files::root;
-use crate::harness::{self, TestEnv, TraceResult, until};
+use crate::harness::{self, TestEnv, trace_both, until};
 
 const MIB: u64 = 1 << 20;
 
-/// Traces `capture-end`, with an injected failure or another way to end the capture.
-fn trace_capture_end(method: &str, fail: Option<u32>, options: &[&str]) -> (TestEnv, TraceResult) {
-    let mut env = TestEnv::new();
-    if let Some(code) = fail {
-        env = env.env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"));
-    }
+/// Traces `capture-end` with probes and in-process, with an injected failure or another way to end
+/// the capture. Returns the processes.
+fn trace_capture_end(method: &str, fail: Option<u32>) -> [Value; 2] {
     println!("{method} {fail:?}");
-    let traced = env.trace(options, &["capture-end", "--how", method]);
-    (env, traced)
+    let env = || match fail {
+        Some(code) => {
+            TestEnv::new().env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"))
+        }
+        None => TestEnv::new(),
+    };
+    let traced = trace_both(env, &[], &["capture-end", "--how", method]);
+    traced.map(|(_, traced)| traced.last()["processes"][0].clone())
 }
 
 fn failures(process: &Value) -> Vec<(String, u64)> {
@@ -42,13 +45,12 @@ fn every_result_of_a_capture_end_is_handled() {
         ("call", Some(903), 7, Some(903)),
         ("call", Some(904), 6, Some(904)),
     ] {
-        let (env, traced) = trace_capture_end(method, fail, &[]);
-        traced.assert_matches_oracle(&env);
-        let process = &traced.last()["processes"][0];
-        assert_eq!(process["live_bytes"], live * MIB);
-        if let Some(result) = result {
-            let failed = ("cuStreamEndCapture".to_owned(), result);
-            assert!(failures(process).contains(&failed), "{:?}", failures(process));
+        for process in trace_capture_end(method, fail) {
+            assert_eq!(process["live_bytes"], live * MIB);
+            if let Some(result) = result {
+                let failed = ("cuStreamEndCapture".to_owned(), result);
+                assert!(failures(&process).contains(&failed), "{:?}", failures(&process));
+            }
         }
     }
 }
@@ -56,9 +58,9 @@ fn every_result_of_a_capture_end_is_handled() {
 #[test]
 fn capture_ends_with_its_stream_or_context() {
     for method in ["stream", "context"] {
-        let (env, traced) = trace_capture_end(method, None, &[]);
-        traced.assert_matches_oracle(&env);
-        assert_eq!(traced.last()["processes"][0]["live_bytes"], 4 * MIB);
+        for process in trace_capture_end(method, None) {
+            assert_eq!(process["live_bytes"], 4 * MIB);
+        }
     }
 }
 
@@ -113,15 +115,18 @@ fn captures_left_open_leave_no_map_entries() {
 /// After a failed end the capture continues, and whether other streams joined it is not known.
 #[test]
 fn streams_used_while_another_is_captured_are_bounded() {
-    let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
-    let random = ["random", "--ops", "220", "--threads", "1", "--devices", "1", "--no-illegal"];
-    let traced = env.trace(&[], &[&["--seed", "944605912"], &random[..]].concat());
-    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
-    let process = harness::process(traced.last(), pid);
-    let uncertainty = &process["uncertainty"];
-    let number = |value: &Value| value.as_u64().unwrap();
-    assert_eq!((&process["exact"], &uncertainty["lost_other"]), (&false.into(), &0.into()));
-    assert!(number(&uncertainty["ambiguous_calls"]) > 0, "{uncertainty}");
-    let [least, most] = ["live_bytes_min", "live_bytes_max"].map(|name| number(&uncertainty[name]));
-    assert!((least..=most).contains(&number(&oracle["live_bytes"])), "{uncertainty}");
+    for verb in ["trace", "run"] {
+        let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
+        let random = ["random", "--ops", "220", "--threads", "1", "--devices", "1", "--no-illegal"];
+        let traced = env.run(verb, &[], &[&["--seed", "944605912"], &random[..]].concat());
+        let (pid, oracle) = env.oracles().into_iter().next().unwrap();
+        let process = harness::process(traced.last(), pid);
+        let uncertainty = &process["uncertainty"];
+        let number = |value: &Value| value.as_u64().unwrap();
+        assert_eq!((&process["exact"], &uncertainty["lost_other"]), (&false.into(), &0.into()));
+        assert!(number(&uncertainty["ambiguous_calls"]) > 0, "{uncertainty}");
+        let [least, most] =
+            ["live_bytes_min", "live_bytes_max"].map(|name| number(&uncertainty[name]));
+        assert!((least..=most).contains(&number(&oracle["live_bytes"])), "{uncertainty}");
+    }
 }

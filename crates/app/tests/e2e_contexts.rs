@@ -1,31 +1,27 @@
-//! Context stacks of threads under real probes: deep stacks, failed destroys, and stacks deeper
-//! than the probes track.
+//! Context stacks of threads under real probes and in-process: deep stacks, failed destroys, and
+//! stacks deeper than the tracked levels.
 
-use crate::harness::{self, TestEnv, Workload, send_signal};
-
-fn deep(depth: u32) -> (TestEnv, harness::TraceResult) {
-    let env = TestEnv::new();
-    let depth = depth.to_string();
-    let traced = env.trace(&[], &["context-stack", "--depth", &depth]);
-    println!("depth {depth}");
-    (env, traced)
-}
+use crate::harness::{self, TestEnv, Workload, send_signal, trace_both};
 
 #[test]
 fn deep_context_stack_is_exact() {
-    for depth in [1, 4, 8, 9, 16, 64, 200, 254] {
-        let (env, traced) = deep(depth);
-        traced.assert_matches_oracle(&env);
-        let process = &traced.last()["processes"][0];
-        assert_eq!(process["live_bytes"], 10_000);
-        assert_eq!(process["released_total"], 2);
+    for depth in ["1", "4", "8", "9", "16", "64", "200", "254"] {
+        println!("depth {depth}");
+        let workload = ["context-stack", "--depth", depth];
+        for (_, traced) in trace_both(TestEnv::new, &[], &workload) {
+            let process = &traced.last()["processes"][0];
+            assert_eq!(process["live_bytes"], 10_000);
+            assert_eq!(process["released_total"], 2);
+        }
     }
 }
 
 #[test]
 fn too_deep_context_stack_is_inexact_and_bounded() {
-    for depth in [256, 300, 1000] {
-        let (env, traced) = deep(depth);
+    for (verb, depth) in [("trace", "256"), ("run", "256"), ("trace", "300"), ("run", "1000")] {
+        println!("{verb}, depth {depth}");
+        let env = TestEnv::new();
+        let traced = env.run(verb, &[], &["context-stack", "--depth", depth]);
         assert!(traced.status.success(), "{}", traced.messages);
         let (pid, oracle) = env.oracles().into_iter().next().unwrap();
         let process = harness::process(traced.last(), pid);
@@ -43,10 +39,10 @@ fn too_deep_context_stack_is_inexact_and_bounded() {
 #[test]
 fn failed_context_destroy_keeps_the_stack() {
     for seed in ["1", "7", "8"] {
-        let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
+        let env = || TestEnv::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
         let workload = ["--seed", seed, "random", "--ops", "8000", "--devices", "2"];
         println!("seed {seed}");
-        env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
+        trace_both(env, &["--top", "1000000"], &workload);
     }
 }
 

@@ -86,7 +86,7 @@ fn too_low_limits_are_reported_with_advice() {
     // The limits that the messages suggest are enough.
     let messages = String::from_utf8(files.stderr).unwrap();
     let needed = messages.split("ulimit -n ").nth(1).unwrap().split('`').next().unwrap();
-    for enough in [&format!("ulimit -n {needed}"), "ulimit -v 393216"] {
+    for enough in [&format!("ulimit -n {needed}"), "ulimit -v 524288"] {
         let workload = env.workload(&["spam", "--throughput", "100", "--duration", "60"]);
         let options = format!("-p {} --duration 3s", workload.pid());
         let output = trace_limited(&env, enough, &options);

@@ -91,6 +91,27 @@ fn launches_of_two_kernels_match_the_driver() {
 }
 
 #[test]
+fn activity_in_process_matches_the_driver() {
+    for workload in [
+        "launches --iterations 1000 --failing 7",
+        "launches --kernels 200 --threads 8 --processes 2 --iterations 20",
+        "launches --iterations 50 --graphs 5 --reloads 5",
+        "launch-late --iterations 50 --wait-ms 1",
+        "copies --iterations 3",
+        "capture-end --how call",
+        "capture-end --how thread",
+    ] {
+        let env = TestEnv::new();
+        let arguments: Vec<_> = workload.split(' ').collect();
+        let traced = env.in_process(&["--kernels", "--check-launches", "all"], &arguments);
+        traced.assert_matches_oracle(&env);
+        for (pid, oracle) in &env.oracles() {
+            assert_activity(process(traced.last(), *pid), oracle);
+        }
+    }
+}
+
+#[test]
 fn launches_of_many_threads_and_processes_match() {
     let env = TestEnv::new();
     let workload = [

@@ -190,6 +190,55 @@ fn received_and_lost_calls_add_up_for_every_workload() {
     }
 }
 
+/// Traces a workload in-process.
+fn in_process(options: &[&str], workload: &str) -> (TestEnv, Vec<Value>) {
+    let env = TestEnv::new().env("SIM_MEMORY", "8G");
+    let arguments: Vec<_> = workload.split(' ').collect();
+    let options = [options, &["--top", "1000000"]].concat();
+    let traced = env.in_process(&options, &arguments);
+    assert!(traced.status.success(), "{workload}: {}", traced.messages);
+    (env, traced.reports)
+}
+
+#[test]
+fn every_workload_in_process_matches_the_driver() {
+    for workload in WORKLOADS {
+        println!("{workload}");
+        let (env, reports) = in_process(&["--ring-size", "64M"], workload);
+        let last = reports.last().unwrap();
+        // As with probes, 256 levels of a context stack are kept.
+        let is_exact = !workload.starts_with("context-stack");
+        assert_eq!(last["exact"], is_exact, "{workload}: {last}");
+        let listed = processes(&reports);
+        let oracles = env.oracles();
+        assert!(!oracles.is_empty(), "{workload}");
+        for (pid, oracle) in oracles {
+            let process = listed.get(&pid).unwrap_or_else(|| panic!("{workload}: {pid} {last}"));
+            if is_exact { assert_same(process, &oracle) } else { assert_process(process, &oracle) }
+        }
+    }
+}
+
+#[test]
+fn received_and_lost_calls_add_up_in_process() {
+    let mut lossy = 0;
+    for workload in WORKLOADS {
+        println!("{workload}");
+        let (env, reports) = in_process(&TINY_RING, workload);
+        for (pid, process) in processes(&reports) {
+            match env.oracles().get(&pid) {
+                Some(oracle) if process["exact"] == true => assert_same(process, oracle),
+                Some(oracle) => {
+                    assert_process(process, oracle);
+                    lossy += 1;
+                }
+                None => {}
+            }
+        }
+    }
+    assert!(lossy > 5, "only {lossy} processes lost records");
+}
+
 #[test]
 fn test_covers_all_simulator_workloads() {
     let help = Command::new(simulator().join("workload")).arg("--help").output().unwrap();

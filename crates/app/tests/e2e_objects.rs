@@ -61,6 +61,24 @@ fn objects_of_every_kind_match_the_driver() {
 }
 
 #[test]
+fn objects_in_process_match_the_driver() {
+    for stacks in ["off", "fp", "full"] {
+        let env = TestEnv::new();
+        let workload = ["objects", "--count", "48", "--leak", "0.25", "--in-context"];
+        let workload = [&workload[..], &["--failing", "3"]].concat();
+        let traced = env.in_process(&["--stacks", stacks], &workload);
+        traced.assert_matches_oracle(&env);
+        let (pid, oracle) = env.oracles().into_iter().next().unwrap();
+        let process = process(traced.last(), pid);
+        assert_eq!(counts(process), counts(&oracle));
+        assert_eq!(
+            (sum(process, "unmatched_destroys"), &process["lost_objects"]),
+            (0, &Value::Null)
+        );
+    }
+}
+
+#[test]
 fn object_counts_are_equal_in_every_attach_mode() {
     for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
         let env = TestEnv::new();

@@ -1,5 +1,5 @@
-//! Random programs over the complete memory API, under real probes: the ledger matches the driver's
-//! oracle for every call. Every seed that ever failed stays in the list; another one is fresh in
+//! Random programs over the complete memory API, under real probes and in-process: the ledger
+//! matches the driver's oracle for every call. Every seed that ever failed stays in the list; another one is fresh in
 //! each run.
 
 #[path = "../../engine/tests/random/run.rs"]
@@ -7,35 +7,34 @@ mod random;
 
 use random::seeds;
 
-use crate::harness::{self, TestEnv};
+use crate::harness::{self, TestEnv, trace_both};
 
-fn check(ops: &str, threads: &str, failed: &[u64]) {
+fn check(ops: &str, threads: &str, devices: &str, failed: &[u64]) {
     for seed in seeds(failed) {
-        let env = TestEnv::new();
         let seed = seed.to_string();
         let workload =
-            ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", "2"];
+            ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", devices];
         println!("VRAMSCOPE_SEED={seed}, {threads} threads");
-        let traced = env.trace(&["--top", "1000000"], &workload);
-        traced.assert_matches_oracle(&env);
+        let env = || TestEnv::new().env("SIM_DEVICES", devices);
+        trace_both(env, &["--top", "1000000"], &workload);
     }
 }
 
 #[test]
 fn random_program_with_one_thread_matches_the_driver() {
-    check("5000", "1", &[1, 2, 3, 21, 25]);
+    check("5000", "1", "2", &[1, 2, 3, 21, 25]);
 }
 
 #[test]
 fn random_program_with_three_threads_matches_the_driver() {
     // 34 and 38: an address was reused while its context was being destroyed.
-    check("5000", "3", &[31, 34, 38, 40]);
+    check("5000", "3", "2", &[31, 34, 38, 40]);
 }
 
 #[test]
 fn random_program_with_eight_threads_matches_the_driver() {
     // 11 to 16: a graph handle was reused while being destroyed; overlapping calls at the peak.
-    check("10000", "8", &[11, 13, 14, 15, 16]);
+    check("10000", "8", "3", &[11, 13, 14, 15, 16]);
 }
 
 #[test]
@@ -50,7 +49,6 @@ fn every_api_area_alone_matches_the_driver() {
     ];
     let seed = random::seed().to_string();
     for part in parts {
-        let env = TestEnv::new();
         let workload = [
             "--seed",
             &seed,
@@ -65,27 +63,26 @@ fn every_api_area_alone_matches_the_driver() {
             part,
         ];
         println!("VRAMSCOPE_SEED={seed}, only {part}");
-        env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
+        trace_both(TestEnv::new, &["--top", "1000000"], &workload);
     }
 }
 
 #[test]
 fn random_programs_match_the_older_driver_build() {
-    let env = TestEnv::with_copy_of(&harness::simulator().join("cmpl"));
+    let env = || TestEnv::with_copy_of(&harness::simulator().join("cmpl"));
     let seed = random::seed().to_string();
     let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
     println!("VRAMSCOPE_SEED={seed}");
-    env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
+    trace_both(env, &["--top", "1000000"], &workload);
 }
 
 #[test]
 fn imported_memory_is_counted_once() {
-    let env = TestEnv::new();
-    let traced = env.trace(&[], &["ipc"]);
-    traced.assert_matches_oracle(&env);
-    assert_eq!(env.oracles().len(), 2);
-    let processes = traced.last()["processes"].as_array().unwrap();
-    let imported =
-        processes.iter().filter(|p| p["live_bytes_by_kind"].get("imported").is_some()).count();
-    assert_eq!(imported, 1, "the importer lists it, and no total counts it twice");
+    for (env, traced) in trace_both(TestEnv::new, &[], &["ipc"]) {
+        assert_eq!(env.oracles().len(), 2);
+        let processes = traced.last()["processes"].as_array().unwrap();
+        let imported =
+            processes.iter().filter(|p| p["live_bytes_by_kind"].get("imported").is_some()).count();
+        assert_eq!(imported, 1, "the importer lists it, and no total counts it twice");
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -60,11 +61,15 @@ struct Traced {
     messages: String,
 }
 
-/// Runs `vramscope trace --json … -- PROGRAM`.
-fn trace(env: &TestEnv, options: &[&str], program: &[&str]) -> Traced {
+/// Traces a program with probes and in-process: `vramscope VERB --json … -- PROGRAM`.
+fn trace_both(env: &TestEnv, options: &[&str], program: &[&str]) -> [Traced; 2] {
+    ["trace", "run"].map(|verb| trace(env, verb, options, program))
+}
+
+fn trace(env: &TestEnv, verb: &str, options: &[&str], program: &[&str]) -> Traced {
     let output = env
         .command(VRAMSCOPE)
-        .args(["trace", "--json", "--interval", "200ms", "--top", "1000"])
+        .args([verb, "--json", "--interval", "200ms", "--top", "1000"])
         .args(options)
         .arg("--")
         .args(program)
@@ -125,11 +130,15 @@ fn assert_chain(report: &Value, with_lines: bool) {
 fn c_frames_have_names_and_lines_without_frame_pointers() {
     let env = TestEnv::new();
     let program = build(&env, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
-    let traced = trace(&env, &["--stacks", "full"], &[&program]);
-    assert_chain(&traced.last, true);
-    // Functions that the compiler inlined are also frames.
-    let marks = marks("chain.c");
-    site(&traced.last, &[("middle", 0), ("inlined", marks["inlined"]), ("outer", marks["outer"])]);
+    for traced in trace_both(&env, &["--stacks", "full"], &[&program]) {
+        assert_chain(&traced.last, true);
+        // Functions that the compiler inlined are also frames.
+        let marks = marks("chain.c");
+        site(
+            &traced.last,
+            &[("middle", 0), ("inlined", marks["inlined"]), ("outer", marks["outer"])],
+        );
+    }
 }
 
 #[test]
@@ -137,37 +146,39 @@ fn c_frames_with_frame_pointers_need_no_unwind_tables() {
     let env = TestEnv::new();
     let options = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
     let program = build(&env, "gcc", "chain.c", &options);
-    let traced = trace(&env, &["--stacks", "fp"], &[&program]);
-    let marks = marks("chain.c");
-    let chain = [
-        ("cuMemAlloc_v2", 0),
-        ("inner", marks["inner"]),
-        ("middle", marks["middle"]),
-        ("outer", marks["outer"]),
-        ("main", marks["main"]),
-    ];
-    assert_eq!(site(&traced.last, &chain)["live_allocations"], 5);
+    for traced in trace_both(&env, &["--stacks", "fp"], &[&program]) {
+        let marks = marks("chain.c");
+        let chain = [
+            ("cuMemAlloc_v2", 0),
+            ("inner", marks["inner"]),
+            ("middle", marks["middle"]),
+            ("outer", marks["outer"]),
+            ("main", marks["main"]),
+        ];
+        assert_eq!(site(&traced.last, &chain)["live_allocations"], 5);
+    }
 }
 
 #[test]
 fn stripped_code_has_separate_sites_without_names() {
     let env = TestEnv::new();
     let program = build(&env, "gcc", "chain.c", &["-O2", "-s", "-fomit-frame-pointer"]);
-    let traced = trace(&env, &["--stacks", "full", "--no-objects"], &[&program]);
-    let sites = traced.last["sites"].as_array().unwrap();
-    assert_eq!(sites.len(), 2, "{sites:?}");
-    for site in sites {
-        let own: Vec<_> = site["frames"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|frame| {
-                frame["module"].as_str().is_some_and(|module| module.ends_with("chain.c.out"))
-            })
-            .collect();
-        assert!(!own.is_empty());
-        for frame in own {
-            assert_eq!(frame["unknown_reason"], "no_symbol", "{frame}");
+    for traced in trace_both(&env, &["--stacks", "full", "--no-objects"], &[&program]) {
+        let sites = traced.last["sites"].as_array().unwrap();
+        assert_eq!(sites.len(), 2, "{sites:?}");
+        for site in sites {
+            let own: Vec<_> = site["frames"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|frame| {
+                    frame["module"].as_str().is_some_and(|module| module.ends_with("chain.c.out"))
+                })
+                .collect();
+            assert!(!own.is_empty());
+            for frame in own {
+                assert_eq!(frame["unknown_reason"], "no_symbol", "{frame}");
+            }
         }
     }
 }
@@ -176,44 +187,47 @@ fn stripped_code_has_separate_sites_without_names() {
 fn variable_stack_frames_do_not_split_a_site() {
     let env = TestEnv::new();
     let program = build(&env, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
-    let traced = trace(&env, &["--stacks", "full"], &[&program, "many"]);
-    let found = site(&traced.last, &[("inner", 0), ("outer", 0), ("main", 0)]);
-    assert_eq!(found["allocations_total"], 1000);
-    assert_eq!(found["live_allocations"], 500);
-    assert_eq!(traced.last["exact"], true);
-    assert_eq!(traced.messages.matches("stack").count(), 0, "{}", traced.messages);
+    for traced in trace_both(&env, &["--stacks", "full"], &[&program, "many"]) {
+        let found = site(&traced.last, &[("inner", 0), ("outer", 0), ("main", 0)]);
+        assert_eq!(found["allocations_total"], 1000);
+        assert_eq!(found["live_allocations"], 500);
+        assert_eq!(traced.last["exact"], true);
+        assert_eq!(traced.messages.matches("stack").count(), 0, "{}", traced.messages);
+    }
 }
 
 #[test]
 fn cpp_names_are_readable() {
     let env = TestEnv::new();
     let program = build(&env, "g++", "chain.cpp", &["-g", "-O2"]);
-    let traced = trace(&env, &["--stacks", "full"], &[&program]);
-    let marks = marks("chain.cpp");
-    let chain = [
-        ("model::Tensor<float>::Tensor", marks["tensor"]),
-        ("model::Linear::forward", marks["forward"]),
-        ("operator()", marks["lambda"]),
-        ("model::each", 0),
-        ("main", 0),
-    ];
-    let found = site(&traced.last, &chain);
-    assert_eq!(found["allocations_total"], 4);
-    assert_eq!(found["live_bytes"], (1 + 2 + 3 + 4) * 1024);
+    for traced in trace_both(&env, &["--stacks", "full"], &[&program]) {
+        let marks = marks("chain.cpp");
+        let chain = [
+            ("model::Tensor<float>::Tensor", marks["tensor"]),
+            ("model::Linear::forward", marks["forward"]),
+            ("operator()", marks["lambda"]),
+            ("model::each", 0),
+            ("main", 0),
+        ];
+        let found = site(&traced.last, &chain);
+        assert_eq!(found["allocations_total"], 4);
+        assert_eq!(found["live_bytes"], (1 + 2 + 3 + 4) * 1024);
+    }
 }
 
 #[test]
 fn rust_names_are_readable() {
     let env = TestEnv::new();
     let program = build(&env, "rustc", "chain.rs", &["-g", "-O", "--edition", "2024"]);
-    let traced = trace(&env, &["--stacks", "full"], &[&program]);
-    let marks = marks("chain.rs");
-    let chain = [
-        ("chain::Device as chain::Store>::put", marks["put"]),
-        ("chain::fill", marks["closure"]),
-        ("chain::main", marks["main"]),
-    ];
-    assert_eq!(site(&traced.last, &chain)["live_bytes"], 600);
+    for traced in trace_both(&env, &["--stacks", "full"], &[&program]) {
+        let marks = marks("chain.rs");
+        let chain = [
+            ("chain::Device as chain::Store>::put", marks["put"]),
+            ("chain::fill", marks["closure"]),
+            ("chain::main", marks["main"]),
+        ];
+        assert_eq!(site(&traced.last, &chain)["live_bytes"], 600);
+    }
 }
 
 /// Returns every available Python: the one on the path, and those configured for the tests.
@@ -299,10 +313,10 @@ fn assert_python(report: &Value, python: &str) {
 
 /// Traces a program that runs until its input ends, after all its Python frames are resolved: they
 /// are read from the memory of the process.
-fn trace_held(env: &TestEnv, program: &[&str]) -> Value {
+fn trace_held(env: &TestEnv, verb: &str, program: &[&str]) -> Value {
     let mut tracer = env
         .command(VRAMSCOPE)
-        .args(["trace", "--json", "--interval", "200ms", "--top", "1000", "--stacks", "full", "--"])
+        .args([verb, "--json", "--interval", "200ms", "--top", "1000", "--stacks", "full", "--"])
         .args(program)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -310,13 +324,16 @@ fn trace_held(env: &TestEnv, program: &[&str]) -> Value {
         .unwrap();
     let mut input = tracer.stdin.take();
     let mut last = Value::Null;
+    let end = Instant::now() + harness::WAIT_TIMEOUT;
     for line in BufReader::new(tracer.stdout.take().unwrap()).lines() {
         last = serde_json::from_str(&line.unwrap()).unwrap();
         let sites = last["sites"].as_array().unwrap();
         let frames = || sites.iter().flat_map(|site| site["frames"].as_array().unwrap());
         let is_named =
             |frame: &Value| frame["language"] != "python" || frame["unknown_reason"].is_null();
-        if frames().any(|frame| frame["function"] == "on_thread") && frames().all(is_named) {
+        let is_complete =
+            frames().any(|frame| frame["function"] == "on_thread") && frames().all(is_named);
+        if is_complete || Instant::now() > end {
             input = None;
         }
     }
@@ -331,9 +348,11 @@ fn python_frames_have_names_and_lines_among_native_code() {
         // meanwhile.
         let env = TestEnv::new().env("SIM_INIT_MS", "300");
         let script = source("chain.py");
-        let last = trace_held(&env, &[&python, script.to_str().unwrap(), "hold"]);
-        assert_python(&last, &python);
-        assert_eq!(last["exact"], true);
+        for verb in ["trace", "run"] {
+            let last = trace_held(&env, verb, &[&python, script.to_str().unwrap(), "hold"]);
+            assert_python(&last, &python);
+            assert_eq!(last["exact"], true);
+        }
     }
 }
 
@@ -390,7 +409,7 @@ fn return_addresses_hidden_by_other_probes_are_restored() {
         ];
         let program = build(&env, "gcc", "chain.c", &options);
         let _probes = probe_returns(&env, &program, &["outer", "middle"]);
-        let traced = trace(&env, &["--stacks", stacks], &[&program]);
+        let traced = trace(&env, "trace", &["--stacks", stacks], &[&program]);
         let marks = marks("chain.c");
         let chain = [
             ("inner", marks["inner"]),
@@ -409,7 +428,7 @@ fn full_stack_ring_loses_stacks_and_no_calls() {
     let program = build(&env, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     // Too small for a single copy.
     let options = ["--stacks", "full", "--stack-ring-size", "4096", "--no-objects"];
-    let traced = trace(&env, &options, &[&program, "many"]);
+    let traced = trace(&env, "trace", &options, &[&program, "many"]);
     assert_eq!(traced.last["exact"], true);
     let process = &traced.last["processes"][0];
     assert_eq!(process["allocations_total"], 1001);

@@ -94,6 +94,34 @@ fn blocks_match_the_cache_in_every_attach_mode() {
 }
 
 #[test]
+fn tensors_in_process_match_the_cache() {
+    let env = env();
+    let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
+    let traced = env.in_process(&["--torch"], &workload);
+    traced.assert_matches_oracle(&env);
+    let last = traced.last();
+    assert_blocks(&env, last, only_pid(last));
+    for (function, live, total, freed) in
+        [("weights", 5, 5, 0), ("activations", 0, 60, 60), ("keep_history", 20, 20, 0)]
+    {
+        let site = tensor_site(last, function);
+        assert_eq!(site["live_allocations"], live, "{site}");
+        assert_eq!(site["allocations_total"], total);
+        assert_eq!(site["frees_total"], freed);
+    }
+}
+
+#[test]
+fn full_tensor_ring_in_process_loses_no_driver_calls() {
+    let env = env();
+    let workload = ["torch-spam", "--pairs", "50000"];
+    let traced = env.in_process(&["--torch=totals", "--ring-size", "64K"], &workload);
+    traced.assert_matches_oracle(&env);
+    let torch = &process(traced.last(), only_pid(traced.last()))["torch"];
+    assert!(torch["lost_events"].as_u64() > Some(0), "{torch}");
+}
+
+#[test]
 fn totals_mode_has_equal_values_without_sites() {
     let env = env();
     let traced = env.trace(&["--torch=totals"], &["torch-leak"]);

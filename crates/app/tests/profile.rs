@@ -69,6 +69,7 @@ fn frame(function: &str, file: Option<&str>, module: Option<&str>) -> Frame {
 fn recording(dir: &TempDir) -> String {
     let path = dir.path().join("run.arrows").to_str().unwrap().to_owned();
     let header = RecordingHeader {
+        source: None,
         version: "1.0.0".into(),
         hostname: String::new(),
         kernel: String::new(),

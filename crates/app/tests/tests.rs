@@ -27,6 +27,7 @@ mod e2e_faults;
 mod e2e_hardening;
 mod e2e_identity;
 mod e2e_incidents;
+mod e2e_inject;
 mod e2e_kernels;
 mod e2e_leaks;
 mod e2e_limits;

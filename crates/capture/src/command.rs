@@ -2,7 +2,7 @@
 //! before it does anything.
 //!
 //! The child first runs this program again as a *launcher*, which waits for a byte on a pipe and
-//! then becomes the command: same pid, untouched environment, standard streams and exit status.
+//! then becomes the command: same pid, environment, standard streams and exit status.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -41,10 +41,11 @@ pub enum StdoutTarget {
     Error,
 }
 
-/// Starts `command` suspended before its first instruction.
+/// Starts `command` suspended before its first instruction, with additional environment variables.
 pub fn spawn_suspended(
     command: &[OsString],
     stdout: StdoutTarget,
+    environment: &[(OsString, OsString)],
 ) -> Result<SuspendedCommand, Error> {
     let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
@@ -62,6 +63,7 @@ pub fn spawn_suspended(
         .arg(LAUNCHER_ARG)
         .arg(reader.as_raw_fd().to_string())
         .args(command)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .spawn()
         .map_err(failed)?;
     Ok(SuspendedCommand { child, start_pipe: File::from(start_pipe) })

@@ -130,6 +130,9 @@ pub enum Error {
     /// The symbolizer thread did not start.
     #[error("cannot start the symbolizer thread: {0}; `--stacks off` works without it")]
     Names(io::Error),
+    /// The control file of in-process tracing could not be mapped.
+    #[error("cannot map the control file of in-process tracing: {0}")]
+    SharedMemory(io::Error),
     /// A target process does not exist.
     #[error("no such process: {0}")]
     NoProcess(Pid),

@@ -13,6 +13,7 @@ mod error;
 pub mod fault;
 pub mod gpus;
 pub mod hooks;
+pub mod in_process;
 pub mod libraries;
 pub mod plan;
 pub mod session;

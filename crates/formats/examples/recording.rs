@@ -67,6 +67,7 @@ fn main() {
     let path = arguments.next().unwrap();
     let events: Vec<Event> = events(count).collect();
     let header = RecordingHeader {
+        source: None,
         version: "0".into(),
         hostname: "host".into(),
         kernel: "0".into(),

@@ -26,6 +26,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn context() -> ReportContext {
     ReportContext {
+        source: None,
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(row)| if row == 1 { "cuMemAlloc_v2" } else { "cuMemFree_v2" },
         recorded: formats::recording::FunctionTable::default(),

@@ -87,8 +87,13 @@ fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
         GpuLabel { id: GpuId(0), uuid: "GPU-0".into(), name: EVIL.into(), total_bytes: 24 * GIB };
     let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
     let recorded = FunctionTable::default();
-    let context =
-        ReportContext { clock, function: |_| "cuMemAlloc_v2", recorded, gpus: vec![card] };
+    let context = ReportContext {
+        clock,
+        function: |_| "cuMemAlloc_v2",
+        recorded,
+        gpus: vec![card],
+        source: None,
+    };
     let advice = [GpuAdvice::new(gpu, &snapshot, &context, &steps)];
     let requester = Requester { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
     let within = Nanos::from_millis(300_000);

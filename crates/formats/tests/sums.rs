@@ -47,6 +47,7 @@ fn snapshot(ledger: &mut Ledger) -> Snapshot {
 
 fn context() -> ReportContext {
     ReportContext {
+        source: None,
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
         recorded: FunctionTable::default(),

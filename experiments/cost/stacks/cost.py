@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures the cost of call stacks per allocation, against empty probes.
+"""Measures the cost of calls and their stacks, with probes and in-process, against empty probes.
 
 usage: cost.py [--rounds N] [--pairs N] [--depths 5 30] [--driver DIR] VRAMSCOPE
 
 Runs the same pairs of allocation and free, alternating: without probes, with empty entry and return probes on the
-same functions, and traced with --stacks off, fp and full; from C (with and without frame pointers) and from
-Python. The minimum of each is compared, because other work on the machine only adds time. Needs root; DIR holds
-libcuda.so.1 if it is not the installed one.
+same functions, and with `trace` and `run` with --stacks off, fp and full; from C (with and without frame pointers)
+and from Python. The minimum of each is compared, because other work on the machine only adds time. Needs root; DIR
+holds libcuda.so.1 if it is not the installed one.
 """
 import argparse
 import json
@@ -47,14 +47,11 @@ def main():
     if options.driver:
         environment["LD_LIBRARY_PATH"] = options.driver
         environment["SIM_INIT_MS"] = "100"
-    trace = [options.vramscope, "trace", "--json", "--interval", "1s"]
-    tracers = {
-        "none": [],
-        "empty": [*trace, "--stacks", "off", "--empty-probes", "--"],
-        "off": [*trace, "--stacks", "off", "--"],
-        "fp": [*trace, "--stacks", "fp", "--"],
-        "full": [*trace, "--stacks", "full", "--"],
-    }
+    reports = ["--json", "--interval", "1s", "--stacks"]
+    tracers = {"none": [], "empty": [options.vramscope, "trace", *reports, "off", "--empty-probes", "--"]}
+    for verb in ("trace", "run"):
+        for stacks in ("off", "fp", "full"):
+            tracers[f"{verb}, {stacks}"] = [options.vramscope, verb, *reports, stacks, "--"]
     results = {}
     with tempfile.TemporaryDirectory() as directory:
         pointers = build(directory, options.driver, ["-fno-omit-frame-pointer"], "pairs_fp")
@@ -64,7 +61,7 @@ def main():
             "C without": [without_pointers],
             "Python": [sys.executable, os.path.join(HERE, "pairs.py")],
         }
-        print("| program | depth | probes | ns per pair | added | x empty |")
+        print("| program | depth | tracing | ns per pair | added | x empty |")
         print("|---|---:|---|---:|---:|---:|")
         for name, program in programs.items():
             for depth in options.depths:

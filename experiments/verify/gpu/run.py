@@ -31,10 +31,15 @@ def seconds(text):
 
 
 class Verification:
-    """Runs the programs and collects the rows and notes of the page."""
+    """Runs the programs and collects the rows and notes of the page.
 
-    def __init__(self, vramscope, out):
+    `verb`: `trace`, or `run` for in-process tracing. `identity`: user and groups of the processes, as for
+    subprocess.run.
+    """
+
+    def __init__(self, vramscope, out, verb="trace", identity=None):
         self.vramscope, self.out, self.rows, self.notes = vramscope, out, [], []
+        self.verb, self.identity = verb, identity or {}
 
     def build(self, name, *options):
         binary = os.path.join("/tmp", name + ("_" + "_".join(o.strip("-") for o in options) if options else ""))
@@ -46,9 +51,9 @@ class Verification:
         """Runs a command under the tracer. Returns its output lines and all reports."""
         report = os.path.join(self.out, name + ".jsonl")
         run = subprocess.run(
-            [self.vramscope, "trace", "--json", "--interval", "200ms", "--top", "100000", "--force", "-o", report,
+            [self.vramscope, self.verb, "--json", "--interval", "200ms", "--top", "100000", "--force", "-o", report,
              "--record", os.path.join(self.out, name + ".arrows"), *extra, "--", *command],
-            env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300, check=False)
+            env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300, check=False, **self.identity)
         with open(report) as lines:
             reports = [json.loads(line) for line in lines]
         if run.returncode != 0:

@@ -143,6 +143,8 @@ macro_rules! stub {
                 "mov rbp, rsp",
                 "pop rbp",
                 "jmp {target}",
+                // As in real drivers, every function starts at a multiple of 16.
+                ".balign 16",
                 target = sym $target,
             )
         }
@@ -166,6 +168,7 @@ macro_rules! stub {
                 "mov rbp, rsp",
                 "pop rbp",
                 "jmp {target}",
+                ".balign 16",
                 unhooked = sym $crate::entry::UNHOOKED,
                 hook = sym $crate::entry::HOOK,
                 target = sym $target,

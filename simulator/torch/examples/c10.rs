@@ -17,6 +17,8 @@ unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE() {
         "pop r13",
         "pop r14",
         "ret",
+        // As in real libraries, every function starts at a multiple of 16.
+        ".balign 16",
     )
 }
 
@@ -32,6 +34,7 @@ unsafe extern "C" fn _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE() {
         "mov r13d, ecx",
         "pop r13",
         "ret",
+        ".balign 16",
         info = sym DEBUG_INFO,
     )
 }

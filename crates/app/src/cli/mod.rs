@@ -5,6 +5,7 @@ mod files;
 #[cfg(test)]
 mod page;
 mod plot;
+mod run;
 mod serve;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -27,6 +28,7 @@ pub(crate) use files::{
     ProfileUnitArg, ProfileValueArg, ReplayArgs, ReportArgs, ReportFormat, SmiArgs,
 };
 pub(crate) use plot::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
+pub(crate) use run::RunArgs;
 pub(crate) use serve::ServeArgs;
 
 const ABOUT: &str = "Trace the GPU memory of every process on this host with eBPF: who holds it, \
@@ -44,6 +46,9 @@ enum Verb {
     /// Show live GPU memory by process, thread and call site
     #[command(after_help = TRACE_EXAMPLES)]
     Trace(Box<TraceArgs>),
+    /// Run a program and show its live GPU memory, without root and without probes
+    #[command(after_help = run::EXAMPLES)]
+    Run(Box<RunArgs>),
     /// Count kernel launches, memory copies and failed driver calls
     #[command(after_help = KERNELS_EXAMPLES)]
     Kernels(Box<KernelsArgs>),
@@ -155,10 +160,17 @@ pub(crate) enum AttachModeArg {
 }
 
 #[derive(Args)]
-#[command(group(ArgGroup::new("files").args(["output", "record"]).multiple(true)))]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
+}
+
+/// Options of live reports, shared by `trace` and `run`.
+#[derive(Args)]
+#[command(group(ArgGroup::new("files").args(["output", "record"]).multiple(true)))]
+pub(crate) struct LiveArgs {
     /// Time between reports, such as 500ms, 2s, 1m
     #[arg(
         short,
@@ -475,6 +487,8 @@ pub(crate) fn run() -> Result<Outcome> {
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run(&options),
         #[cfg(feature = "capture")]
+        Verb::Run(options) => commands::run::run(*options),
+        #[cfg(feature = "capture")]
         Verb::Kernels(options) => commands::kernels::run(&options),
         #[cfg(feature = "capture")]
         Verb::Record(options) => commands::record::run(&options),
@@ -487,8 +501,11 @@ pub(crate) fn run() -> Result<Outcome> {
         #[cfg(feature = "capture")]
         Verb::Demo(options) => commands::demo::run(&options),
         #[cfg(not(feature = "capture"))]
-        Verb::Trace(_) | Verb::Kernels(_) | Verb::Record(_) | Verb::Doctor | Verb::Demo(_) => {
-            Err(commands::no_capture())
-        }
+        Verb::Trace(_)
+        | Verb::Run(_)
+        | Verb::Kernels(_)
+        | Verb::Record(_)
+        | Verb::Doctor
+        | Verb::Demo(_) => Err(commands::no_capture()),
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     announce(&format!(
         "Real eBPF probes (attach mode `{}`) on real processes; only the CUDA driver is simulated. \
          A report every {} seconds.",
-        live.plan.attach_mode,
+        live.plan.as_ref().map_or("", |plan| plan.attach_mode.name()),
         REPORT_INTERVAL.as_secs()
     ))?;
     let mut workloads = DemoProcesses(Vec::new());

@@ -14,6 +14,7 @@ pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
     let format = LiveFormat::of(&options.format);
     run_trace(&TraceOptions {
         target: &options.target,
+        in_process: false,
         interval: options.interval,
         duration: options.duration,
         format: Some(format),

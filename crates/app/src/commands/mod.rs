@@ -18,6 +18,8 @@ pub(crate) mod plot;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+#[cfg(feature = "capture")]
+pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 #[cfg(feature = "capture")]

@@ -16,6 +16,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn run(options: &cli::RecordArgs) -> Result<Outcome> {
     run_trace(&TraceOptions {
         target: &options.target,
+        in_process: false,
         interval: PROGRESS_INTERVAL,
         duration: options.duration,
         format: None,

@@ -9,7 +9,7 @@ use engine::ledger::Ledger;
 use engine::model::ids::FunctionId;
 use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
-use formats::export::ReportContext;
+use formats::export::{CaptureSource, ReportContext};
 use formats::import::collecting_sink::ChangeFilter;
 use formats::import::{ImportError, SourceFormat, Warning};
 use formats::recording::{RecordingReader, RecordingRow};
@@ -80,6 +80,7 @@ pub(crate) fn read(
     let (mut clock, mut gpus) = (None, Vec::new());
     let mut at = Timestamp(0);
     let mut has_activity = false;
+    let mut source = CaptureSource::Probes;
     while let Some(row) = reader.next_row()? {
         match row {
             RecordingRow::Clock(value) => clock = Some(value),
@@ -97,12 +98,17 @@ pub(crate) fn read(
                 ledger = ledger.with_activity();
                 has_activity = true;
             }
+            RecordingRow::About { key, value } if &*key == "source" => {
+                source = CaptureSource::parse(&value).unwrap_or(source);
+            }
             RecordingRow::About { .. } | RecordingRow::Unknown => {}
         }
     }
     let clock = clock.ok_or_else(|| no_clock(path))?;
     let recorded = reader.functions().clone();
-    let context = ReportContext { clock, function: |_| "an unknown function", recorded, gpus };
+    let source = Some(source);
+    let context =
+        ReportContext { clock, function: |_| "an unknown function", recorded, gpus, source };
     Ok(ReplayedTrace { ledger, at, context, has_activity, warnings: reader.warnings() })
 }
 

@@ -88,7 +88,7 @@ fn serve(config: Config, messages: &LogQueue, interrupted: &AtomicBool) -> Resul
     workers.push(writer);
     let options = session_options(&shared.config);
     let live = LiveTrace::start_after(options, capabilities::keep_tracing)?;
-    for warning in &live.plan.warnings {
+    for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
         output::log(warning);
     }
     // The capture thread has the capabilities it needs; this thread needs none.
@@ -203,6 +203,7 @@ impl AgentEngine {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(gpus);
         let context = ReportContext {
+            source: None,
             clock,
             function: function_name,
             recorded: FunctionTable::default(),

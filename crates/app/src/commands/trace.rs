@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capture::command;
+use capture::in_process::CollectorDir;
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
 use engine::model::ids::Pid;
@@ -39,12 +40,26 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// process, one to its group.
 const SIGNALS_TO_ABORT: usize = 3;
 
+/// Default sizes of the rings of a process that is traced in-process. Each process has its own
+/// rings, in shared memory, which containers often limit to 64 MiB.
+const IN_PROCESS_RING_BYTES: u32 = 8 << 20;
+const IN_PROCESS_STACK_RING_BYTES: u32 = 4 << 20;
+
 /// Runs the verb.
 pub(crate) fn run(options: &cli::TraceArgs) -> Result<Outcome> {
+    run_trace(&trace_options(&options.target, &options.live)?)
+}
+
+/// Returns the options of a verb that traces with live reports.
+pub(crate) fn trace_options<'a>(
+    target: &'a cli::TargetArgs,
+    options: &'a cli::LiveArgs,
+) -> Result<TraceOptions<'a>> {
     let format = LiveFormat::of(&options.format);
     print::check_stack_depth(options.stack_depth, format)?;
-    run_trace(&TraceOptions {
-        target: &options.target,
+    Ok(TraceOptions {
+        target,
+        in_process: false,
         interval: options.interval,
         duration: options.duration,
         format: Some(format),
@@ -65,6 +80,8 @@ pub(crate) fn run(options: &cli::TraceArgs) -> Result<Outcome> {
 /// Options of a verb that traces.
 pub(crate) struct TraceOptions<'a> {
     pub(crate) target: &'a cli::TargetArgs,
+    /// A library in the processes captures the calls, not probes.
+    pub(crate) in_process: bool,
     pub(crate) interval: Duration,
     pub(crate) duration: Option<Duration>,
     /// None: nothing is reported, only recorded.
@@ -101,15 +118,21 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
     let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
+    let dir = settings.in_process.then(CollectorDir::create).transpose()?;
+    let environment = dir.as_ref().map(CollectorDir::environment).unwrap_or_default();
     let suspended = match settings.target.command.as_slice() {
         [] => None,
-        command => Some(command::spawn_suspended(command, stdout)?),
+        command => Some(command::spawn_suspended(command, stdout, &environment)?),
     };
     let target = target(settings.target, suspended.as_ref().map(command::SuspendedCommand::pid));
-    let options = session_options(settings.target, settings.stacks, target.clone())?;
-    let (activity, tensors, objects) = (settings.activity, settings.tensors, settings.objects);
-    let live = LiveTrace::start(SessionOptions { activity, tensors, objects, ..options })?;
-    for warning in &live.plan.warnings {
+    let mut options = session_options(settings.target, settings.stacks, target.clone())?;
+    (options.activity, options.tensors) = (settings.activity, settings.tensors);
+    options.objects = settings.objects;
+    let live = match dir {
+        Some(dir) => LiveTrace::start_in_process(in_process_options(settings, options), dir)?,
+        None => LiveTrace::start(options)?,
+    };
+    for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
         output::log(warning);
     }
     let mut out = output::reports(reports)?;
@@ -240,6 +263,15 @@ const fn stacks(requested: Option<cli::StackModeArg>, target: &Target) -> StackM
     }
 }
 
+/// Returns session options with the default ring sizes of in-process tracing.
+fn in_process_options(settings: &TraceOptions<'_>, options: SessionOptions) -> SessionOptions {
+    let target = settings.target;
+    let ring_bytes = target.ring_size.map_or(IN_PROCESS_RING_BYTES, |_| options.ring_bytes);
+    let stack_ring_bytes =
+        target.stack_ring_size.map_or(IN_PROCESS_STACK_RING_BYTES, |_| options.stack_ring_bytes);
+    SessionOptions { ring_bytes, stack_ring_bytes, ..options }
+}
+
 /// Returns the options of the capture session.
 pub(crate) fn session_options(
     options: &cli::TargetArgs,
@@ -362,6 +394,13 @@ impl TraceLoop<'_> {
     /// Detaches the probes, prints the final report and evaluates the leak threshold.
     fn finish(self, live: LiveTrace) -> Result<Outcome> {
         let (last, recorded) = self.report.finish(live)?;
+        let is_untraced = last.processes.is_empty() && last.uncertainty.lost.processes == 0;
+        if self.settings.in_process && is_untraced {
+            output::log(
+                "nothing was traced: no process called cuInit, or its driver does not load \
+                 CUDA_INJECTION64_PATH",
+            );
+        }
         let verdict =
             self.settings.limit.map_or(Outcome::Success, |limit| evaluate_leaks(&last, limit));
         let outcome = if recorded == Outcome::Success { verdict } else { recorded };
@@ -385,7 +424,7 @@ impl TraceLoop<'_> {
     }
 }
 
-fn snapshot_options(options: &cli::TraceArgs) -> SnapshotOptions {
+fn snapshot_options(options: &cli::LiveArgs) -> SnapshotOptions {
     let json = options.format.is_json();
     let min_age = options.min_age.map_or(0, |age| age.as_millis());
     SnapshotOptions {

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use capture::gpus::GpuInfo;
+use capture::in_process::CollectorDir;
 use capture::plan::AttachPlan;
 use capture::session::{Notice, Session, SessionOptions, StackMode};
 use engine::model::event::Event;
 use engine::model::units::Timestamp;
 use engine::snapshot::Snapshot;
+use formats::export::CaptureSource;
 
 use crate::fault;
 use crate::io::output;
@@ -50,8 +52,10 @@ pub(crate) struct LiveTrace {
     controls: Arc<Controls>,
     /// The capture thread; None after its end was noticed.
     thread: Cell<Option<Worker>>,
-    /// How the probes are attached.
-    pub(crate) plan: AttachPlan,
+    /// How the probes are attached; None for in-process tracing.
+    pub(crate) plan: Option<AttachPlan>,
+    /// How calls are captured.
+    pub(crate) source: CaptureSource,
     /// The GPUs of this host.
     pub(crate) gpus: Vec<GpuInfo>,
     /// Whether launches and copies are counted.
@@ -78,6 +82,23 @@ impl LiveTrace {
         options: SessionOptions,
         prepare: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<Self> {
+        let counts_activity = options.activity.is_some();
+        Self::start_session(counts_activity, move || {
+            prepare()?;
+            Ok(Session::start(&options)?)
+        })
+    }
+
+    /// Starts the capture thread for processes that load the in-process library.
+    pub(crate) fn start_in_process(options: SessionOptions, dir: CollectorDir) -> Result<Self> {
+        let counts_activity = options.activity.is_some();
+        Self::start_session(counts_activity, move || Ok(Session::start_in_process(&options, dir)?))
+    }
+
+    fn start_session(
+        counts_activity: bool,
+        start: impl FnOnce() -> Result<Session> + Send + 'static,
+    ) -> Result<Self> {
         if let Some(warning) = capture::fault::warning() {
             output::log(&warning);
         }
@@ -89,14 +110,9 @@ impl LiveTrace {
             complete_until: AtomicU64::new(capture::monotonic().0),
         });
         let shared = Arc::clone(&controls);
-        let counts_activity = options.activity.is_some();
-        let start = move || -> Result<Session> {
-            prepare()?;
-            Ok(Session::start(&options)?)
-        };
         let run = move || match start() {
             Ok(session) => {
-                let _ = ready.send(Ok((session.plan().clone(), session.gpus().to_vec())));
+                let _ = ready.send(Ok((session.plan().cloned(), session.gpus().to_vec())));
                 capture_loop(session, &sender, &shared)
             }
             Err(error) => {
@@ -108,7 +124,8 @@ impl LiveTrace {
         let Ok(outcome) = started.recv() else { return Err(thread.failure()) };
         let (plan, gpus) = outcome?;
         let thread = Cell::new(Some(thread));
-        Ok(Self { messages, controls, thread, plan, gpus, counts_activity })
+        let source = if plan.is_some() { CaptureSource::Probes } else { CaptureSource::InProcess };
+        Ok(Self { messages, controls, thread, plan, source, gpus, counts_activity })
     }
 
     /// Returns the next message, if one arrives before `deadline`.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use capture::hooks::function_name;
 use engine::model::event::Event;
 use engine::model::units::{Bytes, Timestamp};
-use formats::export::ReportContext;
+use formats::export::{CaptureSource, ReportContext};
 use formats::recording::{RecordingHeader, RecordingWriter};
 
 use crate::io::output;
@@ -41,6 +41,7 @@ impl Recorder {
             activity: counts_activity,
             clock: context.clock.clone(),
             gpus: context.gpus.clone(),
+            source: context.source.filter(|source| *source != CaptureSource::Probes),
         };
         Ok(match RecordingWriter::new(file, &header, function_name) {
             Ok(writer) => Self { name, writer: Some(writer) },

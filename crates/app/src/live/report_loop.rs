@@ -62,6 +62,7 @@ impl LiveReport {
                 function: function_name,
                 recorded: FunctionTable::default(),
                 gpus,
+                source: Some(live.source),
             },
             style: out.style,
             out,
@@ -200,6 +201,18 @@ pub(crate) fn log_notice(notice: &Notice) {
             };
             format!("attached to {functions} functions of {}{suffix}", shown(path))
         }
+        Notice::Wrapped { pid, functions, missing } if missing.is_empty() => {
+            format!("process {pid}: tracing {functions} driver functions in-process")
+        }
+        Notice::Wrapped { pid, functions, missing } => format!(
+            "process {pid}: tracing {functions} driver functions in-process; not traced, because \
+             their code is not recognized: {}",
+            missing.join(", ")
+        ),
+        Notice::HiddenCalls { pid, functions } => format!(
+            "process {pid}: probes of another tool hide calls of {}; values are not exact",
+            functions.join(", ")
+        ),
         Notice::NotAttached { reason } => format!("not attached: {}", sanitize(reason)),
         Notice::NoDriver => "no libcuda.so.1 installed or in use yet: waiting for a process that \
              loads it; `--driver PATH` names one"

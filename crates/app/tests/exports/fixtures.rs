@@ -15,6 +15,7 @@ use tempfile::TempDir;
 fn write(dir: &TempDir, events: impl Iterator<Item = (u32, u64, EventKind)>) -> String {
     let path = dir.path().join("made.arrows");
     let header = RecordingHeader {
+        source: None,
         version: "1.0.0".into(),
         hostname: "a/../b".into(),
         kernel: String::new(),

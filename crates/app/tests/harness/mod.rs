@@ -138,12 +138,18 @@ impl TestEnv {
         self.run("trace", options, workload)
     }
 
+    /// Runs `vramscope run --json … -- workload ARGUMENTS`: in-process, without probes.
+    pub fn in_process(&self, options: &[&str], workload: &[&str]) -> TraceResult {
+        self.run("run", options, workload)
+    }
+
     /// Runs `vramscope kernels` on a workload.
     pub fn kernels(&self, options: &[&str], workload: &[&str]) -> TraceResult {
         self.run("kernels", options, workload)
     }
 
-    fn run(&self, verb: &str, options: &[&str], workload: &[&str]) -> TraceResult {
+    /// Runs `vramscope VERB --json … -- workload ARGUMENTS`.
+    pub fn run(&self, verb: &str, options: &[&str], workload: &[&str]) -> TraceResult {
         let output = self
             .command(VRAMSCOPE)
             .args([verb, "--json", "--interval", "300ms"])
@@ -212,6 +218,21 @@ impl TestEnv {
         });
         pids.map(|pid| (pid, self.oracle(pid))).collect()
     }
+}
+
+/// Traces a workload with probes and in-process, each in a new environment. Both results match the
+/// oracle.
+pub fn trace_both(
+    env: impl Fn() -> TestEnv,
+    options: &[&str],
+    workload: &[&str],
+) -> [(TestEnv, TraceResult); 2] {
+    ["trace", "run"].map(|verb| {
+        let env = env();
+        let traced = env.run(verb, options, workload);
+        traced.assert_matches_oracle(&env);
+        (env, traced)
+    })
 }
 
 /// The result of a trace that ended.

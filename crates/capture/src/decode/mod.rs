@@ -216,6 +216,22 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
     }))
 }
 
+/// Adds everything that one record means. `objects`: CUDA objects are tracked.
+pub(crate) fn decode_all(
+    bytes: &[u8],
+    objects: bool,
+    records: &mut Vec<Record>,
+    decode_errors: &mut u64,
+) {
+    match decode(bytes) {
+        Ok(record) => records.extend(record),
+        Err(DecodeError) => *decode_errors += 1,
+    }
+    records.extend(capture_end(bytes));
+    // After the memory event of the call: the context of a new stream is known by then.
+    records.extend(objects.then(|| object(bytes)).flatten());
+}
+
 /// Returns the end of a capture in a record that [`decode`] decodes as something else.
 pub fn capture_end(bytes: &[u8]) -> Option<Record> {
     let head: Head = parse(bytes)?;

@@ -16,7 +16,7 @@ use crate::plan::prologue::attach_point;
 use crate::wire;
 
 /// The probed functions, by mangled name; in PyTorch 1 the totals are signed.
-const FUNCTIONS: [(&[u8], u32); 4] = [
+pub(crate) const FUNCTIONS: [(&[u8], u32); 4] = [
     (b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
     (b"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
     (b"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", wire::VS_TENSOR_OOM),

@@ -6,6 +6,7 @@ mod driver_library;
 mod maps;
 mod mmap_watch;
 
+pub(crate) use c10_library::FUNCTIONS;
 pub use c10_library::{C10Error, C10Library, TorchLibrary};
 pub use driver_library::{DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction};
 pub use maps::{DriverMapping, TorchMappings, all_processes, scan_all, scan_process, scan_torch};

@@ -89,7 +89,7 @@ fn is_harmless(instruction: &Instruction, factory: &mut InstructionInfoFactory) 
 }
 
 /// Returns the targets of branches inside the code.
-fn branch_targets(code: &[u8]) -> Vec<u64> {
+pub(crate) fn branch_targets(code: &[u8]) -> Vec<u64> {
     let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     decoder
         .into_iter()

@@ -1,5 +1,6 @@
-//! A running trace: attaches the probes and turns records into events. Owned by one thread;
-//! dropping it, or the exit of the process, detaches everything.
+//! A running trace: attaches the probes, or reads the areas of in-process tracing, and turns
+//! records into events. Owned by one thread; dropping it, or the exit of the process, detaches
+//! everything.
 
 mod attach;
 mod captures;
@@ -8,6 +9,7 @@ pub(super) mod liveness;
 mod load;
 mod options;
 mod read;
+mod source;
 pub(super) mod tensor_mode;
 
 pub use crate::session::tensor_mode::TensorMode;
@@ -19,6 +21,9 @@ pub(crate) use load::bpf_log::verifier_error;
 pub use load::bpf_object::ActivityOptions;
 pub use options::{SessionOptions, Target};
 pub use read::counters::ProbeCounters;
+pub(crate) use read::map_reader::MapEntry;
+pub(crate) use read::table::Table;
+pub(crate) use source::Source;
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -27,16 +32,17 @@ use engine::model::cuda_object::ObjectCall;
 use engine::model::event::{Event, EventKind, LostDelta, VmmCall};
 use engine::model::ids::{Pid, Tid};
 use engine::model::units::Timestamp;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::clock;
 use crate::containers::ContainerResolver;
 use crate::decode::{ExecGeneration, KernelNameRecord, Record};
 use crate::error::Error;
 use crate::gpus::GpuInfo;
+use crate::in_process::{CollectorDir, InProcess};
 use crate::plan::AttachPlan;
 use crate::session::liveness::{LivenessTracker, require};
-use crate::stacks::{SiteResolver, StackMaps};
+use crate::stacks::{SiteResolver, StackTables};
 use attach::drivers::DriverAttachments;
 use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
@@ -47,6 +53,7 @@ use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, m
 use read::activity::{ActivityCounters, ActivityDelta, Ended};
 use read::counters::{LossReader, PendingLosses, Unannounced};
 use read::record_ring::RecordRing;
+use source::Probes;
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
@@ -82,24 +89,17 @@ impl Pending {
 
 /// A running trace.
 pub struct Session {
-    plan: AttachPlan,
-    drivers: DriverAttachments,
-    ring: RecordRing,
+    /// How the probes are attached; `None` for in-process tracing.
+    plan: Option<AttachPlan>,
+    source: Box<dyn Source>,
     losses: LossReader,
     liveness: LivenessTracker,
     driver_usage: DriverUsage,
     containers: ContainerResolver,
     handles: HandleMap,
-    left_captures: LeftCaptures,
     activity: Option<ActivityCounters>,
-    torch: Option<TorchAttachments>,
     sites: Option<SiteResolver>,
     target: Target,
-    counters: MapHandle,
-    last_scan: Instant,
-    runtime_config: RuntimeConfig,
-    _lifecycle_links: Vec<Link>,
-    loaded: LoadedObject,
 }
 
 impl Session {
@@ -154,30 +154,58 @@ impl Session {
         }
         Ok(Self {
             losses: LossReader::new(&loaded)?,
-            counters: loaded.map("counters")?,
             liveness: LivenessTracker::default(),
             driver_usage: DriverUsage::open(),
             containers: ContainerResolver::new(&options.logs),
             handles: HandleMap::default(),
-            left_captures: LeftCaptures::new(&loaded)?,
             activity: options.activity.map(|_| ActivityCounters::new(&loaded)).transpose()?,
-            torch,
             sites,
             target: options.target.clone(),
-            runtime_config,
-            last_scan: Instant::now(),
-            plan,
-            drivers,
-            ring,
-            _lifecycle_links: lifecycle_links,
-            loaded,
+            plan: Some(plan),
+            source: Box::new(Probes {
+                left_captures: LeftCaptures::new(&loaded)?,
+                counters: loaded.map("counters")?,
+                drivers,
+                ring,
+                torch,
+                last_scan: Instant::now(),
+                runtime_config,
+                _lifecycle_links: lifecycle_links,
+                loaded,
+            }),
         })
     }
 
-    /// Returns how the probes are attached.
+    /// Reads the records of processes that load the in-process library: needs no probes and no
+    /// capabilities.
+    pub fn start_in_process(options: &SessionOptions, dir: CollectorDir) -> Result<Self, Error> {
+        let source = InProcess::start(options, dir)?;
+        let tables = source.tables();
+        let sites = options.stacks.is_enabled().then(|| {
+            let (known, sent) = (tables.known_stacks(), tables.sent_frames());
+            let tables = StackTables { known, sent, pythons: tables.pythons() };
+            SiteResolver::new(tables, true).map_err(Error::Names)
+        });
+        let activity = options.activity;
+        Ok(Self {
+            losses: LossReader::with_table(tables.losses()),
+            liveness: LivenessTracker::default(),
+            driver_usage: DriverUsage::open(),
+            containers: ContainerResolver::new(&options.logs),
+            handles: HandleMap::default(),
+            activity: activity
+                .map(|_| ActivityCounters::with_tables(tables.launches(), tables.copies())),
+            sites: sites.transpose()?,
+            target: options.target.clone(),
+            plan: None,
+            source: Box::new(source),
+        })
+    }
+
+    /// Returns how the probes are attached; `None` for in-process tracing.
     #[must_use]
-    pub const fn plan(&self) -> &AttachPlan {
-        &self.plan
+    pub const fn plan(&self) -> Option<&AttachPlan> {
+        self.plan.as_ref()
     }
 
     /// Returns the GPUs of this host; empty if neither NVML nor nvidia-smi is available.
@@ -188,7 +216,7 @@ impl Session {
 
     /// Waits for records, at most this long, and returns the events in order.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<Event>, Error> {
-        self.ring.wait(timeout);
+        self.source.wait(timeout);
         self.collect(false)
     }
 
@@ -196,9 +224,9 @@ impl Session {
     pub fn finish(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         // A bounded number of batches: processes may keep writing into the ring.
-        for _ in 0..self.ring.batches() {
+        for _ in 0..self.source.batches() {
             events.extend(self.collect(false)?);
-            if self.ring.is_drained() {
+            if self.source.is_drained() {
                 break;
             }
         }
@@ -207,19 +235,18 @@ impl Session {
     }
 
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
-        self.scan_libraries()?;
-        let mapped = self.drivers.drain_mmaps();
-        self.containers.prefetch(self.drivers.drain_new_processes());
-        let written = self.ring.written();
+        self.source.scan()?;
+        let mapped = self.source.drain_mmaps();
+        self.containers.prefetch(self.source.drain_new_processes());
+        let written = self.source.written();
         if let Some(activity) = &mut self.activity {
             activity.read(last, written)?;
         }
-        let records = self.ring.drain_records();
-        let stacks = self.ring.drain_stacks();
+        let records = self.source.drain_records();
+        let stacks = self.source.drain_stacks();
         let now = clock::monotonic();
-        let counters = self.counters()?;
-        let losses = self.losses.poll(counters.lost, last, || self.ring.written())?;
-        self.left_captures.delete(counters.graphs)?;
+        let lost = self.source.poll_lost()?;
+        let losses = self.losses.poll(lost, last, || self.source.written())?;
         let may_have_missed_exits = losses.may_hide_exits();
         let activity = self.poll_activity(&records, &losses, last, now)?;
         let mut pending = Pending { activity, losses };
@@ -231,9 +258,9 @@ impl Session {
             self.apply_record(record, now, &mut pending, &mut events);
         }
         // A process that mapped the driver after it was probed is announced with its first call.
-        let (target, drivers) = (&self.target, &self.drivers);
+        let (target, source) = (&self.target, &self.source);
         let wanted = |pid, start| match target {
-            _ if !drivers.predates_trace(pid, start) => false,
+            _ if !source.predates_trace(pid, start) => false,
             Target::All => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
@@ -241,11 +268,11 @@ impl Session {
         events.extend(self.containers.with_containers(usage, now));
         events.extend(self.containers.poll_names(now));
         // A record that cannot be decoded is lost, and its process is unknown.
-        let other = self.ring.drain_decode_errors();
+        let other = self.source.drain_decode_errors();
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
         self.drain_losses(last, now, &mut pending, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
-        let is_drained = self.ring.is_drained();
+        let is_drained = self.source.is_drained();
         let dead = if is_drained { self.liveness.drain_dead(now) } else { Vec::new() };
         // Read the counters of these processes a last time before they are dropped.
         if let Some(activity) = &mut self.activity {
@@ -264,9 +291,7 @@ impl Session {
         if let Some(activity) = &mut self.activity {
             activity.defer(std::mem::take(&mut pending.activity));
         }
-        if let Some(torch) = &mut self.torch {
-            events.extend(torch.drain_events(now, &self.liveness));
-        }
+        events.extend(self.source.drain_tensor_events(now, &self.liveness));
         if let Some(sites) = &mut self.sites {
             let event = |frames| {
                 let kind = EventKind::Site(frames);
@@ -282,9 +307,7 @@ impl Session {
 
     /// Returns the notices since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
-        let mut notices = self.drivers.drain_notices();
-        notices
-            .extend(self.torch.as_mut().map(TorchAttachments::drain_notices).unwrap_or_default());
+        let mut notices = self.source.drain_notices();
         let unsupported =
             self.sites.as_mut().map(SiteResolver::drain_unsupported).unwrap_or_default();
         let unsupported = unsupported.into_iter();
@@ -300,14 +323,7 @@ impl Session {
     /// Limits the stack mode: captures cheaper stacks than configured, or none, from now on. Calls
     /// are still recorded.
     pub fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
-        let configured = self.loaded.config.stacks.wire();
-        self.runtime_config.stack_mode_reduction = configured.saturating_sub(max.wire());
-        self.loaded.set(self.runtime_config)
-    }
-
-    /// Returns the counters of the probes.
-    pub fn counters(&self) -> Result<ProbeCounters, Error> {
-        ProbeCounters::from_map(&self.counters)
+        self.source.limit_stacks(max)
     }
 
     /// Reads the activity counters: periodically, and when a process exits or calls exec.
@@ -325,7 +341,7 @@ impl Session {
             delta = activity.take_deferred();
             activity.observe_names(records);
             activity.poll_ended(&ended, now, &mut delta)?;
-            activity.poll(now, &mut delta, |position| last || self.ring.has_read(position));
+            activity.poll(now, &mut delta, |position| last || self.source.has_read(position));
         }
         Ok(delta)
     }
@@ -399,6 +415,7 @@ impl Session {
                 if let Some(sites) = &mut self.sites {
                     sites.process_started(event.pid, Some(exec_gen));
                 }
+                self.source.process_examined(event.pid, exec_gen);
                 self.follow(event, Some(exec_gen), now, events);
             }
             Record::Exec(event, exec_gen) => {
@@ -440,7 +457,7 @@ impl Session {
         let [mut container, mut gpus] = [None, None];
         match &mut event.kind {
             EventKind::Process(info) => {
-                info.before_trace = self.drivers.predates_trace(event.pid, info.start);
+                info.before_trace = self.source.predates_trace(event.pid, info.start);
                 self.liveness.insert(event.pid, info.start, exec_gen);
                 container = self.containers.process_started(event.pid, now);
                 gpus = self.driver_usage.process_started(event.pid, now);
@@ -448,7 +465,7 @@ impl Session {
             EventKind::Allocate(allocate)
                 if allocate.context.is_none() && allocate.device.is_none() =>
             {
-                self.drivers.request_context_discovery(event.pid);
+                self.source.request_context_discovery(event.pid);
             }
             EventKind::Exit | EventKind::Exec => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
@@ -487,7 +504,7 @@ impl Session {
         pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
-        let has_read = |position| last || self.ring.has_read(position);
+        let has_read = |position| last || self.source.has_read(position);
         self.losses.hold(pending.losses.split_off_unread(&self.liveness, has_read));
         for Unannounced { pid, start, replaced, next, lost } in pending.losses.drain_unannounced() {
             self.losses.process_exited(pid, start, Some(next));
@@ -507,7 +524,8 @@ impl Session {
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
-    /// Drops the state of a process that exited at that time, or runs another exec generation since.
+    /// Drops the state of a process that exited at that time, or runs another exec generation
+    /// since.
     fn drop_process(
         &mut self,
         pid: Pid,
@@ -515,7 +533,7 @@ impl Session {
         exec_gen: Option<ExecGeneration>,
         at: Timestamp,
     ) {
-        self.drivers.process_ended(pid, start, at);
+        self.source.process_ended(pid, start, at);
         self.liveness.remove(pid);
         self.handles.process_exited(pid);
         if let Some(sites) = &mut self.sites {
@@ -529,25 +547,6 @@ impl Session {
         if exec_gen.is_none() {
             self.containers.process_exited(pid);
         }
-        if let Some(torch) = &mut self.torch {
-            torch.process_exited(pid);
-        }
-    }
-
-    fn scan_libraries(&mut self) -> Result<(), Error> {
-        let rescan = self.last_scan.elapsed() >= RESCAN_INTERVAL;
-        if rescan {
-            self.last_scan = Instant::now();
-        }
-        if self.drivers.scan(&self.loaded, rescan)? {
-            self.runtime_config.attached_at = clock::boot();
-            self.loaded.set(self.runtime_config)?;
-        }
-        let (mapped, all) = self.drivers.drain_torch_mmaps();
-        if let Some(torch) = &mut self.torch {
-            torch.scan(&self.loaded, &mapped, rescan || all);
-        }
-        Ok(())
     }
 }
 
@@ -559,12 +558,12 @@ fn lost_event(pid: Pid, lost: LostDelta, now: Timestamp) -> Option<Event> {
 }
 
 fn site_resolver(loaded: &LoadedObject) -> Result<SiteResolver, Error> {
-    let maps = StackMaps {
-        known: loaded.map("known_stacks")?,
-        sent: loaded.map("sent_frames")?,
-        pythons: loaded.map("pythons")?,
+    let tables = StackTables {
+        known: Table::Map(loaded.map("known_stacks")?),
+        sent: Table::Map(loaded.map("sent_frames")?),
+        pythons: Table::Map(loaded.map("pythons")?),
     };
-    SiteResolver::new(maps, loaded.config.loops).map_err(Error::Names)
+    SiteResolver::new(tables, loaded.config.loops).map_err(Error::Names)
 }
 
 fn add_target(targets: &MapHandle, pid: Pid) -> Result<(), Error> {

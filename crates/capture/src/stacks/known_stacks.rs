@@ -1,15 +1,15 @@
-//! Native stacks that the probes identify by their return addresses, and the BPF map of them.
+//! Native stacks that the traced side identifies by their return addresses, and the table of them.
 
 use std::collections::HashMap;
 
 use engine::model::ids::Pid;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::native::{Registers, ReturnSlot};
 use super::records::StackOrigin;
+use crate::session::Table;
 use crate::wire::{self, KnownStack, KnownStackKey, ToWire, WireSlot};
 
-/// Maximum number of entries used; the map has a few more.
+/// Maximum number of entries used; the BPF map has a few more.
 const MAX_KNOWN_STACKS: usize = 8000;
 
 /// Innermost frame of a stack.
@@ -20,10 +20,9 @@ struct StackKey {
     exec_gen: u16,
 }
 
-/// The stacks in the map.
-#[derive(Debug)]
+/// The stacks in the table.
 pub(crate) struct KnownStacks {
-    map: MapHandle,
+    table: Table,
     /// Maximum number of stacks per key.
     per_key: u16,
     /// Stacks added per key; wraps around, so that the oldest is replaced.
@@ -33,9 +32,9 @@ pub(crate) struct KnownStacks {
 
 impl KnownStacks {
     /// `loops`: the probes can search many stacks per key.
-    pub(crate) fn new(map: MapHandle, loops: bool) -> Self {
+    pub(crate) fn new(table: Table, loops: bool) -> Self {
         let per_key = if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP };
-        Self { map, per_key: per_key as u16, added: HashMap::new(), entries: 0 }
+        Self { table, per_key: per_key as u16, added: HashMap::new(), entries: 0 }
     }
 
     /// Adds the number of stacks with this innermost frame and these return addresses.
@@ -72,14 +71,14 @@ impl KnownStacks {
         }
         // A stack that does not fit is just sent again.
         let key = key(origin.pid, stack, index);
-        let _ = self.map.update(&key.bytes(), &known.bytes(), MapFlags::ANY);
+        let _ = self.table.update(&key.bytes(), &known.bytes());
     }
 
     pub(crate) fn process_exited(&mut self, pid: Pid) {
         for (stack, added) in self.added.remove(&pid).into_iter().flatten() {
             for index in 0..added.min(self.per_key) {
                 self.entries -= 1;
-                let _ = self.map.delete(&key(pid, stack, index).bytes());
+                self.table.delete(&key(pid, stack, index).bytes());
             }
         }
     }

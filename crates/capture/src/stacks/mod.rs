@@ -9,8 +9,9 @@ mod records;
 mod resolver;
 mod symbolizer_thread;
 
+pub(crate) use native::mmap_events;
 pub(crate) use records::{StackRecord, read};
-pub(crate) use resolver::{SiteResolver, StackMaps};
+pub(crate) use resolver::{SiteResolver, StackTables};
 
 use crate::wire;
 

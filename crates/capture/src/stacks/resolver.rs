@@ -8,7 +8,6 @@ use engine::model::event::SiteFrames;
 use engine::model::ids::{Pid, SiteId};
 use engine::model::stack::UnknownReason;
 use hashbrown::HashMap;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::known_stacks::KnownStacks;
 use super::merge::{PythonRun, is_interpreter};
@@ -22,6 +21,7 @@ use super::symbolizer_thread::{
 use crate::decode::{ExecGeneration, StackRef};
 use crate::hooks::HOOKS;
 use crate::libraries::MmapEvent;
+use crate::session::Table;
 use crate::wire::{self, SentFramesKey, ToWire, WirePythonFrame};
 
 /// Maximum number of stacks and of sites per trace; calls beyond it have no site.
@@ -39,12 +39,11 @@ const UNSEEN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time to wait for symbols at the end of a trace.
 const FINAL_SYMBOLIZE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// BPF maps for stacks.
-#[derive(Debug)]
-pub(crate) struct StackMaps {
-    pub(crate) known: MapHandle,
-    pub(crate) sent: MapHandle,
-    pub(crate) pythons: MapHandle,
+/// Tables for stacks.
+pub(crate) struct StackTables {
+    pub(crate) known: Table,
+    pub(crate) sent: Table,
+    pub(crate) pythons: Table,
 }
 
 /// Parts of a site. Numbers start at 1; 0 means none.
@@ -62,14 +61,17 @@ struct ProcessStacks {
     copies: HashMap<u64, u32>,
     addresses: HashMap<u64, u32>,
     python: HashMap<u64, u32>,
-    /// Keys in the map of sent frames.
+    /// Keys in the table of sent frames.
     sent: Vec<SentFramesKey>,
     is_python: bool,
 }
 
 /// Resolves the stacks of one trace to sites.
 pub(crate) struct SiteResolver {
-    maps: StackMaps,
+    /// Lists of frames that were sent.
+    sent: Table,
+    /// Layouts of the interpreters of processes.
+    interpreters: Table,
     known: KnownStacks,
     native: NativeUnwinder,
     pythons: PythonProcesses,
@@ -85,14 +87,14 @@ pub(crate) struct SiteResolver {
 }
 
 impl SiteResolver {
-    /// `loops`: the kernel has `bpf_loop`.
-    pub(crate) fn new(maps: StackMaps, loops: bool) -> std::io::Result<Self> {
+    /// `loops`: the traced side can search many known stacks per key.
+    pub(crate) fn new(tables: StackTables, loops: bool) -> std::io::Result<Self> {
         let native = NativeUnwinder::new();
         let symbolizer = SymbolizerThread::start(native.registry(), QUEUE_CAPACITY)?;
-        let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?, loops);
         Ok(Self {
-            maps,
-            known,
+            sent: tables.sent,
+            interpreters: tables.pythons,
+            known: KnownStacks::new(tables.known, loops),
             native,
             pythons: PythonProcesses::default(),
             symbolizer,
@@ -115,18 +117,18 @@ impl SiteResolver {
             return;
         };
         wire.exec_gen = exec_gen.map_or(wire::VS_ANY_EXEC_GEN as u16, |exec_gen| exec_gen.0);
-        let added = self.maps.pythons.update(&pid.0.to_ne_bytes(), &wire.bytes(), MapFlags::ANY);
-        self.processes.entry(pid).or_default().is_python = added.is_ok();
+        let added = self.interpreters.update(&pid.0.to_ne_bytes(), &wire.bytes());
+        self.processes.entry(pid).or_default().is_python = added;
     }
 
     /// Drops the stacks of a process that exited or called exec.
     pub(crate) fn process_exited(&mut self, pid: Pid) {
-        let _ = self.maps.pythons.delete(&pid.0.to_ne_bytes());
+        self.interpreters.delete(&pid.0.to_ne_bytes());
         self.known.process_exited(pid);
         self.native.process_exited(pid);
         self.pythons.process_exited(pid);
         for key in self.processes.remove(&pid).map(|process| process.sent).unwrap_or_default() {
-            let _ = self.maps.sent.delete(&key.bytes());
+            self.sent.delete(&key.bytes());
         }
     }
 
@@ -337,7 +339,7 @@ impl SiteResolver {
         process.python.clear();
         process.addresses.clear();
         for key in process.sent.drain(..) {
-            let _ = self.maps.sent.delete(&key.bytes());
+            self.sent.delete(&key.bytes());
         }
     }
 }
@@ -374,8 +376,4 @@ impl<T: std::hash::Hash + Eq> Interner<T> {
     fn get(&self, number: u32) -> Option<Arc<T>> {
         self.values.get((number as usize).checked_sub(1)?).cloned()
     }
-}
-
-fn io(error: libbpf_rs::Error) -> std::io::Error {
-    std::io::Error::other(error)
 }

@@ -76,6 +76,34 @@ pub struct ReportContext {
     pub recorded: FunctionTable,
     /// GPUs of the host.
     pub gpus: Vec<GpuLabel>,
+    /// How calls were captured; `None` if the report does not say so.
+    pub source: Option<CaptureSource>,
+}
+
+/// How the calls of programs are captured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CaptureSource {
+    /// By probes in the kernel.
+    Probes,
+    /// By a library in the processes, as `vramscope run` does.
+    InProcess,
+}
+
+impl CaptureSource {
+    /// Returns the name in JSON and in recordings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Probes => "probes",
+            Self::InProcess => "in_process",
+        }
+    }
+
+    /// Parses a name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Probes, Self::InProcess].into_iter().find(|source| source.name() == name)
+    }
 }
 
 /// Name and size of a GPU.

@@ -168,6 +168,7 @@ pub const ABOUT: &[(&str, &str)] = &[
     ("kernel", "its Linux kernel"),
     ("target", "target of the trace: all processes, pids, or the command with its arguments"),
     ("kernels", "`yes` if launches and copies were also counted"),
+    ("source", "`in_process` for recordings of `run`; absent for those of probes"),
 ];
 
 /// Every row type: name, meaning, and its columns besides `type`, `time_ns`, `entry_ns`, `pid` and

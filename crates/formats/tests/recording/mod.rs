@@ -31,6 +31,7 @@ fn known(name: &str) -> Option<FunctionId> {
 
 fn header() -> RecordingHeader {
     RecordingHeader {
+        source: None,
         version: "1.2.3".into(),
         hostname: "box".into(),
         kernel: "6.12".into(),

@@ -1,10 +1,15 @@
-"""Times training steps of a small transformer, to measure the cost of tracing."""
+"""Times training steps of a small transformer, to measure the cost of tracing.
+
+usage: SECONDS [STACKS]; with STACKS, PyTorch records its own memory history.
+"""
 import json
 import sys
 import time
 
 import torch
 
+if len(sys.argv) > 2:  # PyTorch's own recorder: python, all
+    torch.cuda.memory._record_memory_history(stacks=sys.argv[2])
 device = torch.device("cuda:0")
 layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True, dropout=0.0)
 model = torch.nn.TransformerEncoder(layer, 12).to(device)

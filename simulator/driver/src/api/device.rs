@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
+use super::injection;
 use crate::abi::{Code, CuDevice, OutParam, Outcome, describe};
 use crate::entry::exports;
 use crate::oracle::json;
@@ -53,6 +54,7 @@ fn init(flags: u32) -> Outcome {
     if first {
         std::thread::sleep(settings.init_time);
     }
+    injection::load(first);
     if first && settings.oracle_dir.is_some() {
         json::prepare();
         exit::catch_signals();

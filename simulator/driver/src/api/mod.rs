@@ -7,6 +7,7 @@ pub(super) mod device;
 pub(super) mod get_proc_address;
 pub(super) mod graph;
 pub(super) mod host_memory;
+mod injection;
 pub(super) mod ipc;
 pub(super) mod launch;
 pub(super) mod memory;

@@ -30,13 +30,18 @@ pub(super) fn observe(
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
     let live = LiveTrace::start(session_options(options))?;
-    for warning in &live.plan.warnings {
+    for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
         output::log(warning);
     }
     let clock = WallClock::now(capture::monotonic());
     let gpus = gpu_names(&live.gpus);
-    let context =
-        ReportContext { clock, function: function_name, recorded: FunctionTable::default(), gpus };
+    let context = ReportContext {
+        clock,
+        function: function_name,
+        recorded: FunctionTable::default(),
+        gpus,
+        source: None,
+    };
     let mut ledger = Ledger::new().with_activity();
     let end = Instant::now() + options.duration;
     while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {

@@ -274,6 +274,7 @@ fn published() -> PublishedSnapshot {
     let snapshot = snapshot();
     let gpu = GpuLabel { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total_bytes: 1 << 40 };
     let context = ReportContext {
+        source: None,
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
         recorded: FunctionTable::default(),

@@ -97,7 +97,8 @@ pub(super) mod tests {
     ) -> PublishedSnapshot {
         let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
         let recorded = FunctionTable::default();
-        let context = ReportContext { clock, function: |_| "", recorded, gpus: Vec::new() };
+        let context =
+            ReportContext { clock, function: |_| "", recorded, gpus: Vec::new(), source: None };
         let (context, own) = (Arc::new(context), AgentUsage::default());
         PublishedSnapshot { sequence, snapshot, context, metrics, own }
     }

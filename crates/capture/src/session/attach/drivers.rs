@@ -36,6 +36,22 @@ pub enum Notice {
         /// Number of those that the kernel has to single-step.
         stepped: usize,
     },
+    /// A process loaded the in-process library.
+    Wrapped {
+        /// The process.
+        pid: Pid,
+        /// Number of functions whose calls are recorded.
+        functions: usize,
+        /// Functions that could not be wrapped.
+        missing: Vec<&'static str>,
+    },
+    /// Probes of another tool hide calls from the in-process library.
+    HiddenCalls {
+        /// The process.
+        pid: Pid,
+        /// The functions.
+        functions: Vec<&'static str>,
+    },
     /// A library could not be probed.
     NotAttached {
         /// The path and the reason.
@@ -88,7 +104,11 @@ impl Notice {
     /// Returns whether the notice is a warning.
     #[must_use]
     pub const fn is_warning(&self) -> bool {
-        !matches!(self, Self::Attached { .. } | Self::TorchAttached { .. } | Self::Detached { .. })
+        match self {
+            Self::Attached { .. } | Self::TorchAttached { .. } | Self::Detached { .. } => false,
+            Self::Wrapped { missing, .. } => !missing.is_empty(),
+            _ => true,
+        }
     }
 }
 

@@ -9,11 +9,10 @@ use engine::model::activity::{
 use engine::model::event::{Event, EventKind};
 use engine::model::ids::{GraphExecId, KernelId, Pid, Tid};
 use engine::model::units::Timestamp;
-use libbpf_rs::{MapCore, MapHandle};
 
 use super::super::enrich::kernel_names::KernelNameReader;
 use super::super::load::bpf_object::LoadedObject;
-use super::map_reader::read_all;
+use super::table::Table;
 use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record};
 use crate::error::Error;
 use crate::hooks::bpf_row::direction;
@@ -28,8 +27,8 @@ const MAX_READ_DUTY_CYCLE: u32 = 50;
 
 /// The counters of the probes, and the values that were already reported.
 pub(crate) struct ActivityCounters {
-    launches: MapHandle,
-    copies: MapHandle,
+    launches: Table,
+    copies: Table,
     reported_launches: HashMap<LaunchKey, LaunchCounts>,
     reported_copies: HashMap<CopyKey, ReportedCopies>,
     names: KernelNameReader,
@@ -136,9 +135,15 @@ struct ReportedCopies {
 
 impl ActivityCounters {
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
-        Ok(Self {
-            launches: loaded.map("launches")?,
-            copies: loaded.map("copies")?,
+        let [launches, copies] = [loaded.map("launches")?, loaded.map("copies")?];
+        Ok(Self::with_tables(Table::Map(launches), Table::Map(copies)))
+    }
+
+    /// Reads the counters in two tables.
+    pub(crate) fn with_tables(launches: Table, copies: Table) -> Self {
+        Self {
+            launches,
+            copies,
             reported_launches: HashMap::new(),
             reported_copies: HashMap::new(),
             names: KernelNameReader::default(),
@@ -146,7 +151,7 @@ impl ActivityCounters {
             prior_launches: HashMap::new(),
             early: None,
             next: Instant::now() + READ_INTERVAL,
-        })
+        }
     }
 
     /// Keeps activity for the next read.
@@ -230,10 +235,10 @@ impl ActivityCounters {
     }
 
     fn totals(&self, position: u64) -> Result<Totals, Error> {
-        let launches = read_all(&self.launches)?.into_iter();
+        let launches = self.launches.read_all()?.into_iter();
         let launches = launches
             .filter_map(|(key, value)| Some((parse::<wire::LaunchKey>(&key)?.into(), value)));
-        let copies = read_all(&self.copies)?.into_iter();
+        let copies = self.copies.read_all()?.into_iter();
         let copies =
             copies.filter_map(|(key, value)| Some((parse::<wire::CopyKey>(&key)?.into(), value)));
         Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
@@ -277,15 +282,14 @@ impl ActivityCounters {
         self.reported_launches.retain(|key, _| {
             let keep = key.pid != pid || !has_ended(key.start, key.exec_gen);
             if !keep {
-                // An entry that does not exist needs no deletion.
-                let _ = self.launches.delete(&key.bytes());
+                self.launches.delete(&key.bytes());
             }
             keep
         });
         self.reported_copies.retain(|key, _| {
             let keep = key.pid != pid || !has_ended(key.start, key.exec_gen);
             if !keep {
-                let _ = self.copies.delete(&key.bytes());
+                self.copies.delete(&key.bytes());
             }
             keep
         });

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::super::load::bpf_object::{LoadedObject, map_error};
 use super::activity::Ended;
-use super::map_reader::read_all;
+use super::table::Table;
 use crate::decode::ExecGeneration;
 use crate::error::Error;
 use crate::session::liveness::{LivenessTracker, is_same_start};
@@ -231,7 +231,7 @@ impl PendingLosses {
 
 /// Turns the cumulative counts of lost records into deltas.
 pub(crate) struct LossReader {
-    map: MapHandle,
+    table: Table,
     reported: HashMap<LostKey, LostDelta>,
     total: u64,
     /// The last read found something new; a probe may have been between its two updates.
@@ -247,7 +247,12 @@ impl LossReader {
         let none = [0; size_of::<wire::Lost>()];
         map.update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
             .map_err(map_error("lost_records"))?;
-        Ok(Self { map, reported: HashMap::new(), total: 0, read_again: false, held: None })
+        Ok(Self::with_table(Table::Map(map)))
+    }
+
+    /// Reads the losses in a table.
+    pub(crate) fn with_table(table: Table) -> Self {
+        Self { table, reported: HashMap::new(), total: 0, read_again: false, held: None }
     }
 
     /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
@@ -264,7 +269,7 @@ impl LossReader {
         }
         (self.total, self.read_again) = (total, is_new);
         let mut losses = PendingLosses::default();
-        for (key, value) in read_all(&self.map)? {
+        for (key, value) in self.table.read_all()? {
             let Some(key) = wire::parse::<wire::LostKey>(&key).map(LostKey::from) else { continue };
             let Some(now) = wire::parse::<wire::Lost>(&value) else { continue };
             if now.replaced > 0 {
@@ -295,13 +300,12 @@ impl LossReader {
         start: u64,
         current_gen: Option<ExecGeneration>,
     ) {
-        let map = &self.map;
+        let table = &self.table;
         self.reported.retain(|key, _| {
             let is_before = current_gen.is_none_or(|exec_gen| key.exec_gen.is_before(exec_gen));
             let ended = start != 0 && key.is_of(pid, start) && is_before;
             if ended {
-                // An entry that does not exist needs no deletion.
-                let _ = map.delete(&key.wire().bytes());
+                table.delete(&key.wire().bytes());
             }
             !ended
         });

@@ -4,3 +4,4 @@ pub(super) mod activity;
 pub(super) mod counters;
 pub(super) mod map_reader;
 pub(super) mod record_ring;
+pub(super) mod table;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libbpf_rs::{AsRawLibbpf, RingBuffer, RingBufferBuilder, libbpf_sys};
 
 use super::super::load::bpf_object::LoadedObject;
-use crate::decode::{Record, capture_end, decode, object};
+use crate::decode::{Record, decode_all};
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
@@ -148,14 +148,8 @@ fn on_record(batch: &Rc<RefCell<RecordBatch>>, objects: bool) -> impl FnMut(&[u8
     let batch = Rc::clone(batch);
     move |bytes| {
         let mut batch = batch.borrow_mut();
-        match decode(bytes) {
-            Ok(Some(record)) => batch.records.push(record),
-            Ok(None) => {}
-            Err(_) => batch.decode_errors += 1,
-        }
-        batch.records.extend(capture_end(bytes));
-        // After the memory event of the call: the context of a new stream is known by then.
-        batch.records.extend(objects.then(|| object(bytes)).flatten());
+        let RecordBatch { records, decode_errors, .. } = &mut *batch;
+        decode_all(bytes, objects, records, decode_errors);
         consume(&mut batch.record_bytes, bytes.len())
     }
 }

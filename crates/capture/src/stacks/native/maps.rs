@@ -4,6 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use engine::model::ids::Pid;
+
+use crate::libraries::MmapEvent;
+
 /// Maximum number of mappings kept per process; about the limit of the kernel for all mappings.
 pub(super) const MAX_MAPPINGS: usize = 1 << 16;
 
@@ -44,6 +48,20 @@ pub(super) fn parse(text: &[u8]) -> Vec<Mapping> {
     // The kernel sorts them, but a list that was read while the process changed may be unsorted.
     mappings.sort_by_key(|mapping| mapping.start);
     mappings
+}
+
+/// Returns the mappings of files, as events of a process that may have exited since.
+pub(crate) fn mmap_events(pid: Pid, text: &[u8]) -> impl Iterator<Item = MmapEvent> {
+    let files = parse(text).into_iter().filter(|mapping| mapping.kind == MappingKind::File);
+    files.map(move |Mapping { start, end, offset, device, inode, path, .. }| MmapEvent {
+        pid,
+        start,
+        end,
+        offset,
+        device,
+        inode,
+        path,
+    })
 }
 
 /// Parses `start-end perms offset major:minor inode   path`; the path may contain blanks.

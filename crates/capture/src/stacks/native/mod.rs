@@ -19,6 +19,7 @@ mod tests;
 mod unwind;
 mod unwind_rules;
 
+pub(crate) use maps::mmap_events;
 pub(crate) use modules::ModuleRegistry;
 pub(crate) use symbolizer::NativeSymbolizer;
 pub(crate) use unwind::{

@@ -15,7 +15,7 @@ use super::super::schema::{Column, schema};
 use super::batch_builder::BatchBuilder;
 use super::encode::{self, FunctionName};
 use crate::WallClock;
-use crate::export::GpuLabel;
+use crate::export::{CaptureSource, GpuLabel};
 
 /// Maximum number of rows of a batch.
 const MAX_BATCH_ROWS: usize = 16_384;
@@ -49,6 +49,8 @@ pub struct RecordingHeader {
     pub clock: WallClock,
     /// GPUs.
     pub gpus: Vec<GpuLabel>,
+    /// How calls are captured; `None`: by probes.
+    pub source: Option<CaptureSource>,
 }
 
 /// Writes rows to a file or pipe. After an error nothing more should be written: the output is
@@ -109,6 +111,11 @@ impl<W: Write> RecordingWriter<W> {
             batch.row("metadata");
             batch.text(Column::Name, key);
             batch.text(Column::Value, value);
+        }
+        if let Some(source) = header.source {
+            batch.row("metadata");
+            batch.text(Column::Name, "source");
+            batch.text(Column::Value, source.name());
         }
         batch.row("clock");
         batch.number(Column::TimeNs, header.clock.start().0);

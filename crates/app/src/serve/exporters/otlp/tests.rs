@@ -22,7 +22,13 @@ fn report_context() -> ReportContext {
     let clock = WallClock::fixed(Timestamp(1_000), 1_700_000_000);
     let (uuid, name) = ("GPU-1".to_owned(), "NVIDIA H200".to_owned());
     let gpus = vec![GpuLabel { id: GpuId(0), uuid, name, total_bytes: 1000 }];
-    ReportContext { clock, function: |_| "", recorded: FunctionTable::default(), gpus }
+    ReportContext {
+        clock,
+        function: |_| "",
+        recorded: FunctionTable::default(),
+        gpus,
+        source: None,
+    }
 }
 
 fn sample(labels: &[&str], value: SampleValue) -> Sample {

@@ -109,7 +109,7 @@ mod tests {
             GpuLabel { id: GpuId(1), uuid: String::new(), name: String::new(), total_bytes: 100 };
         let clock = WallClock::fixed(Timestamp(0), 0);
         let (function, recorded) = (|_| "", FunctionTable::default());
-        let context = ReportContext { clock, function, recorded, gpus: vec![gpu] };
+        let context = ReportContext { clock, function, recorded, gpus: vec![gpu], source: None };
         let mut thresholds = ThresholdMonitor::new(Some(0.9), None);
         let crossed: Vec<usize> = [50, 9, 5, 11, 9, 13, 9, 0]
             .into_iter()

@@ -44,6 +44,7 @@ fn header(job: &IncidentJob, context: &ReportContext) -> RecordingHeader {
         ),
     };
     RecordingHeader {
+        source: None,
         version: env!("CARGO_PKG_VERSION").into(),
         hostname: host::name(),
         kernel: host::kernel(),
@@ -78,6 +79,7 @@ mod tests {
     fn job(ring: &EventRing) -> IncidentJob {
         let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
         let context = ReportContext {
+            source: None,
             clock,
             function: |_| "",
             recorded: FunctionTable::default(),

@@ -20,7 +20,13 @@ const SECOND: u64 = 1_000_000_000;
 
 fn context() -> ReportContext {
     let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
-    ReportContext { clock, function: |_| "", recorded: FunctionTable::default(), gpus: Vec::new() }
+    ReportContext {
+        clock,
+        function: |_| "",
+        recorded: FunctionTable::default(),
+        gpus: Vec::new(),
+        source: None,
+    }
 }
 
 fn event(second: u64, kind: EventKind) -> Event {

@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::super::analysis::json::{FrameJson, frame};
 use super::super::kernels::json::ActivityJson;
 use super::super::verdict::json::{AnomalyJson, SiteVerdictJson};
-use crate::export::ReportContext;
+use crate::export::{CaptureSource, ReportContext};
 use crate::sanitize::sanitize;
 use container::ContainerJson;
 use objects::ObjectCountsJson;
@@ -43,6 +43,9 @@ pub fn value(
 #[derive(Serialize)]
 struct ReportJson {
     time: String,
+    /// How calls were captured; only in reports of a trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
     exact: bool,
     lost_events: u64,
     live_bytes: u64,
@@ -288,6 +291,7 @@ impl ReportJson {
         let activity = snapshot.processes.iter().any(|process| process.activity.is_some());
         Self {
             time: context.clock.precise(snapshot.at),
+            source: context.source.map(CaptureSource::name),
             exact: listed.exact(),
             lost_events: listed.lost.events(),
             live_bytes: device_bytes(&running),

@@ -17,7 +17,7 @@ use engine::snapshot::{
     ThreadView, Uncertainty,
 };
 
-use crate::export::ReportContext;
+use crate::export::{CaptureSource, ReportContext};
 use crate::sanitize::sanitize;
 
 /// Style of the text.
@@ -94,7 +94,7 @@ fn footer(
     }
 }
 
-/// Writes the start of every report: the time and out-of-memory errors.
+/// Writes the start of every report: the time, the source and out-of-memory errors.
 fn header(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -107,6 +107,9 @@ fn header(
         "{}",
         style.bold(&format!("{rule} {} {rule}", context.clock.short(snapshot.at)))
     )?;
+    if context.source == Some(CaptureSource::InProcess) {
+        writeln!(out, "{}", style.dim("Source: in-process library"))?;
+    }
     for oom in &snapshot.out_of_memory {
         out_of_memory(out, oom, context, style)?;
     }

@@ -1,0 +1,87 @@
+//! Checks that the jumps in the driver functions of a process are intact. A probe of another tool
+//! can replace one: calls of the function are then not recorded, and values of the process not
+//! exact.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use engine::model::ids::Pid;
+
+use super::area::{Header, RowState};
+use crate::hooks::HOOKS;
+use crate::plan::patch::JUMP;
+
+/// How often the jumps of a process are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The jumps of one process.
+#[derive(Debug)]
+pub(super) struct Jumps {
+    next: Instant,
+    /// Rows whose jump was replaced.
+    replaced: Vec<usize>,
+}
+
+impl Default for Jumps {
+    fn default() -> Self {
+        Self { next: Instant::now() + CHECK_INTERVAL, replaced: Vec::new() }
+    }
+}
+
+impl Jumps {
+    /// Returns the functions whose jump was replaced since the last call; checks once per
+    /// [`CHECK_INTERVAL`].
+    pub(super) fn replaced(&mut self, pid: Pid, header: &Header) -> Vec<&'static str> {
+        if Instant::now() < self.next {
+            return Vec::new();
+        }
+        self.next = Instant::now() + CHECK_INTERVAL;
+        let wrapped =
+            |hook: &usize| header.rows[*hook].load(Ordering::Relaxed) == RowState::Wrapped as u8;
+        let hooks: Vec<usize> = (0..HOOKS.len().min(header.rows.len())).filter(wrapped).collect();
+        let addresses: Vec<u64> = hooks.iter().map(|hook| header.jump_addresses[*hook]).collect();
+        let Some(found) = read(pid, &addresses) else { return Vec::new() };
+        let mut names = Vec::new();
+        for (hook, found) in hooks.into_iter().zip(found) {
+            let expected = header.jumps[hook].to_le_bytes();
+            if found[..] != expected[..JUMP] && !self.replaced.contains(&hook) {
+                self.replaced.push(hook);
+                names.extend(HOOKS.get(hook).map(|hook| hook.symbol));
+            }
+        }
+        names
+    }
+}
+
+/// Reads [`JUMP`] bytes at each address of a process; `None` if that is not permitted or the
+/// process has exited.
+fn read(pid: Pid, addresses: &[u64]) -> Option<Vec<[u8; JUMP]>> {
+    let mut found = vec![[0_u8; JUMP]; addresses.len()];
+    let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() * JUMP };
+    let remote: Vec<_> = addresses
+        .iter()
+        .map(|address| libc::iovec { iov_base: *address as *mut libc::c_void, iov_len: JUMP })
+        .collect();
+    // SAFETY: the local buffer has space for all remote parts; both lists outlive the call.
+    let read = unsafe {
+        let pid = libc::pid_t::try_from(pid.0).ok()?;
+        let count = remote.len() as libc::c_ulong;
+        libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0)
+    };
+    usize::try_from(read).is_ok_and(|read| read == found.len() * JUMP).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_are_read_in_address_list_order() {
+        let code = [[0xe9, 1, 2, 3, 4], [0xcc, 1, 2, 3, 4]];
+        let own = Pid(std::process::id());
+        let addresses = [code[1].as_ptr() as u64, code[0].as_ptr() as u64];
+        assert_eq!(read(own, &addresses), Some(vec![code[1], code[0]]));
+        assert_eq!(read(own, &[8]), None);
+        assert_eq!(read(Pid(u32::MAX), &addresses), None);
+    }
+}

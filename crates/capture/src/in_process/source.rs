@@ -1,0 +1,361 @@
+//! Reads the records of processes that load the in-process library.
+
+use std::cell::RefCell;
+use std::fs::{self, OpenOptions};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use engine::model::event::{Event, EventKind, LostDelta};
+use engine::model::ids::{Pid, Tid};
+use engine::model::tensor::{TensorTracking, TensorsUnavailable};
+use engine::model::units::Timestamp;
+
+use super::area::{Control, RowState, START_FAILURES, StartFailure, mappings_file};
+use super::collector_dir::CollectorDir;
+use super::open_area::Area;
+use super::process_end::ProcessEnd;
+use super::tables::{Areas, Tables};
+use crate::clock;
+use crate::decode::{ExecGeneration, Record, decode_all};
+use crate::error::Error;
+use crate::hooks::HOOKS;
+use crate::libraries::MmapEvent;
+use crate::session::liveness::LivenessTracker;
+use crate::session::{Notice, SessionOptions, Source, StackMode};
+use crate::stacks::{StackRecord, mmap_events, read};
+
+/// Maximum bytes of records per batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// Maximum wait after a large batch.
+const SHORT_WAIT: Duration = Duration::from_millis(1);
+/// Size from which a batch is large.
+const LARGE_BATCH_BYTES: usize = 128 << 10;
+
+/// The processes that share memory with this one.
+pub(crate) struct InProcess {
+    dir: CollectorDir,
+    control: &'static Control,
+    areas: Rc<RefCell<Areas>>,
+    objects: bool,
+    stacks: Vec<StackRecord>,
+    decode_errors: u64,
+    /// The last batch left records in a ring.
+    has_more: bool,
+    /// Size of the last batch.
+    last_bytes: usize,
+    /// Number of opened areas.
+    opened: u32,
+    /// Position of the records; see [`Source::written`].
+    position: u64,
+    /// Start failures that were already reported.
+    failures: [u32; START_FAILURES],
+    /// Processes that are not traced and were not reported as lost yet.
+    untraced: u64,
+    notices: Vec<Notice>,
+    /// Executable mappings of new processes.
+    mmaps: Vec<MmapEvent>,
+    batches: usize,
+    /// The configured `enum vs_stacks`.
+    stack_mode: u32,
+}
+
+impl InProcess {
+    pub(crate) fn start(options: &SessionOptions, dir: CollectorDir) -> Result<Self, Error> {
+        let control = dir.open(options).map_err(Error::SharedMemory)?;
+        Ok(Self {
+            dir,
+            control,
+            areas: Rc::default(),
+            objects: options.objects,
+            stacks: Vec::new(),
+            decode_errors: 0,
+            has_more: false,
+            last_bytes: 0,
+            opened: 0,
+            position: 0,
+            failures: [0; START_FAILURES],
+            untraced: 0,
+            notices: Vec::new(),
+            mmaps: Vec::new(),
+            batches: options.ring_bytes as usize / BATCH_BYTES + 2,
+            stack_mode: options.stacks.wire(),
+        })
+    }
+
+    /// Sleeps until a process wakes this one or the time has passed.
+    fn sleep(&self, timeout: Duration) {
+        let control = self.control;
+        let wakes = control.wakes.load(Ordering::Acquire);
+        control.is_waiting.store(1, Ordering::Release);
+        let time = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // An interrupted wait just ends early.
+        // SAFETY: the word is in the mapped control file, and the time in this frame.
+        unsafe {
+            let word = (&raw const control.wakes).cast::<u32>();
+            libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, wakes, &raw const time);
+        }
+        control.is_waiting.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tables(&self) -> Tables {
+        Tables(Rc::clone(&self.areas))
+    }
+
+    /// Opens complete areas and removes their files: nothing is left behind if this program is
+    /// killed.
+    fn open_areas(&mut self) {
+        if self.control.ready.load(Ordering::Acquire) == self.opened {
+            return;
+        }
+        let Ok(files) = fs::read_dir(self.dir.path()) else { return };
+        let number = |file: fs::DirEntry| file.file_name().to_str()?.parse::<u32>().ok();
+        let mut numbers: Vec<u32> = files.flatten().filter_map(number).collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            let path = self.dir.path().join(number.to_string());
+            let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
+            let mapping = format!("{} (deleted)", path.display());
+            match Area::open(file, self.control.sizes, mapping) {
+                Ok(None) => {}
+                Ok(Some(area)) => {
+                    let _ = fs::remove_file(&path);
+                    let mappings = self.dir.path().join(mappings_file(number));
+                    let text = fs::read(&mappings).unwrap_or_default();
+                    let _ = fs::remove_file(&mappings);
+                    self.mmaps.extend(mmap_events(area.pid, &text));
+                    self.opened = self.opened.wrapping_add(1);
+                    self.notices.push(wrapped_notice(&area));
+                    self.areas.borrow_mut().open.push(area);
+                }
+                Err(error) => {
+                    let _ = fs::remove_file(&path);
+                    self.opened = self.opened.wrapping_add(1);
+                    self.notices.push(Notice::NotAttached { reason: error.to_string() });
+                }
+            }
+        }
+    }
+
+    /// Reports the processes that could not be traced at all.
+    fn read_failures(&mut self) {
+        let reasons = [
+            (StartFailure::NoArea, "no shared memory for its records"),
+            (StartFailure::NoDriver, "its CUDA driver was not found among its libraries"),
+            (StartFailure::NoSpaceNearby, "no free addresses near its CUDA driver"),
+            (StartFailure::Protected, "the code of its CUDA driver cannot be made writable"),
+        ];
+        for (failure, reason) in reasons {
+            let count = self.control.failures[failure as usize].load(Ordering::Relaxed);
+            let before = std::mem::replace(&mut self.failures[failure as usize], count);
+            if count > before {
+                self.untraced += u64::from(count - before);
+                let reason = format!("a process is not traced: {reason}");
+                self.notices.push(Notice::NotAttached { reason });
+            }
+        }
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        self.control.is_closed.store(1, Ordering::Release);
+    }
+}
+
+/// Returns the functions of a process that could not be wrapped.
+fn missing(area: &Area) -> Vec<&'static str> {
+    let states = area.header().rows.iter().zip(HOOKS);
+    let is_missing = |state: &AtomicU8| {
+        let state = state.load(Ordering::Acquire);
+        state == RowState::UnknownPrologue as u8 || state == RowState::Foreign as u8
+    };
+    states.filter(|(state, _)| is_missing(state)).map(|(_, hook)| hook.symbol).collect()
+}
+
+fn is_wrapped(state: &AtomicU8) -> bool {
+    state.load(Ordering::Acquire) == RowState::Wrapped as u8
+}
+
+/// Returns whether blocks of PyTorch's caching allocator are recorded; `None` while PyTorch is not
+/// loaded.
+fn tensor_tracking(area: &Area) -> Option<TensorTracking> {
+    let rows = area.header().rows.get(HOOKS.len()..)?;
+    if rows.iter().any(is_wrapped) {
+        return Some(TensorTracking::Active);
+    }
+    let failed =
+        |state: &AtomicU8| state.load(Ordering::Acquire) == RowState::UnknownPrologue as u8;
+    let unavailable = TensorTracking::Unavailable(TensorsUnavailable::AttachFailed);
+    rows.iter().any(failed).then_some(unavailable)
+}
+
+fn wrapped_notice(area: &Area) -> Notice {
+    let states = area.header().rows.iter().take(HOOKS.len());
+    let functions = states.filter(|state| is_wrapped(state)).count();
+    Notice::Wrapped { pid: area.pid, functions, missing: missing(area) }
+}
+
+/// Returns a loss for functions that are not wrapped: values of the process are not exact.
+fn missing_loss(area: &Area) -> Option<Record> {
+    let missing = missing(area).len();
+    (missing > 0).then(|| loss_of(area, missing))
+}
+
+/// Returns one loss per function whose calls are not recorded.
+fn loss_of(area: &Area, functions: usize) -> Record {
+    let lost = LostDelta { other: functions as u64, ..LostDelta::default() };
+    Record::Event(event(area, EventKind::Lost(lost)))
+}
+
+fn event(area: &Area, kind: EventKind) -> Event {
+    let now = clock::monotonic();
+    Event { pid: area.pid, tid: Tid(area.pid.0), entry_time: now, time: now, kind }
+}
+
+fn end_record(area: &Area, end: ProcessEnd) -> Record {
+    match end {
+        ProcessEnd::Exit => Record::Event(event(area, EventKind::Exit)),
+        ProcessEnd::Exec => {
+            let next = ExecGeneration(area.exec_gen.0.wrapping_add(1));
+            Record::Exec(event(area, EventKind::Exec), next)
+        }
+    }
+}
+
+impl Source for InProcess {
+    fn wait(&self, timeout: Duration) {
+        if !self.has_more {
+            let is_large = self.last_bytes >= LARGE_BATCH_BYTES;
+            self.sleep(if is_large { timeout.min(SHORT_WAIT) } else { timeout });
+        }
+    }
+
+    fn scan(&mut self) -> Result<(), Error> {
+        // Before the counters are read again: those of ended processes were reported.
+        self.areas.borrow_mut().close_ended();
+        self.open_areas();
+        self.read_failures();
+        Ok(())
+    }
+
+    fn written(&mut self) -> u64 {
+        self.position += 1;
+        let mut areas = self.areas.borrow_mut();
+        areas.open.iter_mut().for_each(|area| area.mark(self.position));
+        self.position
+    }
+
+    fn has_read(&self, position: u64) -> bool {
+        self.areas.borrow().open.iter().all(|area| area.has_read(position))
+    }
+
+    fn drain_records(&mut self) -> Vec<Record> {
+        let mut areas = self.areas.borrow_mut();
+        let mut records = Vec::new();
+        let processes = std::mem::take(&mut self.untraced);
+        if processes > 0 {
+            let (pid, now) = (Pid(0), clock::monotonic());
+            let kind = EventKind::Lost(LostDelta { processes, ..LostDelta::default() });
+            let event = Event { pid, tid: Tid(0), entry_time: now, time: now, kind };
+            records.push(Record::Event(event));
+        }
+        (self.has_more, self.last_bytes) = (false, 0);
+        let share = BATCH_BYTES / areas.open.len().max(1);
+        for area in &mut areas.open {
+            area.check_end();
+            let hidden = area.hidden_calls();
+            if !hidden.is_empty() {
+                records.push(loss_of(area, hidden.len()));
+                self.notices.push(Notice::HiddenCalls { pid: area.pid, functions: hidden });
+            }
+            let (decode_errors, stacks) = (&mut self.decode_errors, &mut self.stacks);
+            let mut bytes_read = 0;
+            let consumed = area.records(share.max(4096), |bytes| {
+                bytes_read += bytes.len();
+                decode_all(bytes, self.objects, &mut records, decode_errors);
+                // The first record announces the process.
+                if !area.is_announced.replace(true) {
+                    records.extend(missing_loss(area));
+                }
+            });
+            let consumed_stacks = area.stacks(|bytes| match read(bytes) {
+                Some(stack) => stacks.push(stack),
+                None => *decode_errors += 1,
+            });
+            *decode_errors += consumed.abandoned + consumed_stacks.abandoned;
+            area.drop_read_marks();
+            self.last_bytes += bytes_read;
+            self.has_more |= !consumed.drained;
+            if let Some(end) = area.end.filter(|_| consumed.drained) {
+                records.push(end_record(area, end));
+                area.is_done = true;
+            }
+        }
+        records
+    }
+
+    fn drain_stacks(&mut self) -> Vec<StackRecord> {
+        std::mem::take(&mut self.stacks)
+    }
+
+    fn drain_decode_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.decode_errors)
+    }
+
+    fn is_drained(&self) -> bool {
+        !self.has_more
+    }
+
+    fn batches(&self) -> usize {
+        self.batches * self.areas.borrow().open.len().max(1)
+    }
+
+    fn poll_lost(&mut self) -> Result<u64, Error> {
+        Ok(self.areas.borrow().lost())
+    }
+
+    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+        std::mem::take(&mut self.mmaps)
+    }
+
+    fn process_examined(&mut self, pid: Pid, exec_gen: ExecGeneration) {
+        let areas = self.areas.borrow();
+        let found = areas.open.iter().find(|area| area.pid == pid && area.exec_gen == exec_gen);
+        if let Some(area) = found {
+            area.set_examined();
+        }
+    }
+
+    fn drain_tensor_events(&mut self, _now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
+        let mut events = Vec::new();
+        for area in &mut self.areas.borrow_mut().open {
+            let state = tensor_tracking(area).filter(|_| liveness.contains(area.pid));
+            if state.is_none() || area.tensors == state {
+                continue;
+            }
+            area.tensors = state;
+            let since = Timestamp(area.header().torch_since.load(Ordering::Relaxed));
+            events.extend(state.map(|state| {
+                let event = event(area, EventKind::Torch(state));
+                Event { entry_time: since.min(event.time), ..event }
+            }));
+            if let Some(TensorTracking::Unavailable(reason)) = state {
+                self.notices.push(Notice::TensorsUnavailable { pid: area.pid, reason });
+            }
+        }
+        events
+    }
+
+    fn drain_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
+        self.control.stacks.store(max.wire().min(self.stack_mode), Ordering::Relaxed);
+        Ok(())
+    }
+}

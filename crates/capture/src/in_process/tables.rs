@@ -1,0 +1,267 @@
+//! The tables of all areas, with the keys and values of the BPF maps.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use engine::model::ids::Pid;
+
+use super::area::{CopyEntry, GRAPH_KEY, LaunchEntry, NULL_KEY, SENT_WAYS};
+use super::open_area::Area;
+use crate::session::{MapEntry, Table};
+use crate::wire::{
+    CopyKey, KnownStack, KnownStackKey, LaunchKey, Lost, LostKey, SentFramesKey, ToWire,
+    WirePython, parse,
+};
+
+/// State of an entry of the table of copies that is in use.
+const USED: u32 = 2;
+
+/// The open areas.
+#[derive(Debug, Default)]
+pub(super) struct Areas {
+    pub(super) open: Vec<Area>,
+    /// Lost records of closed areas.
+    pub(super) lost_before: u64,
+}
+
+/// A part of the areas that is accessed as a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    Losses,
+    Launches,
+    Copies,
+    KnownStacks,
+    SentFrames,
+    Pythons,
+}
+
+/// A table over all areas.
+pub(crate) struct SharedTable {
+    areas: Rc<RefCell<Areas>>,
+    part: Part,
+}
+
+/// Creates the tables.
+pub(crate) struct Tables(pub(super) Rc<RefCell<Areas>>);
+
+impl Tables {
+    fn table(&self, part: Part) -> Table {
+        Table::Shared(SharedTable { areas: Rc::clone(&self.0), part })
+    }
+
+    pub(crate) fn losses(&self) -> Table {
+        self.table(Part::Losses)
+    }
+
+    pub(crate) fn launches(&self) -> Table {
+        self.table(Part::Launches)
+    }
+
+    pub(crate) fn copies(&self) -> Table {
+        self.table(Part::Copies)
+    }
+
+    pub(crate) fn known_stacks(&self) -> Table {
+        self.table(Part::KnownStacks)
+    }
+
+    pub(crate) fn sent_frames(&self) -> Table {
+        self.table(Part::SentFrames)
+    }
+
+    pub(crate) fn pythons(&self) -> Table {
+        self.table(Part::Pythons)
+    }
+}
+
+impl SharedTable {
+    /// Reads every entry.
+    pub(crate) fn read_all(&self) -> Vec<MapEntry> {
+        let areas = self.areas.borrow();
+        let open = areas.open.iter();
+        match self.part {
+            Part::Losses => open.map(losses).collect(),
+            Part::Launches => open.flat_map(launches).collect(),
+            Part::Copies => open.flat_map(copies).collect(),
+            Part::KnownStacks | Part::SentFrames | Part::Pythons => Vec::new(),
+        }
+    }
+
+    /// Sets an entry. Returns false if it does not fit or the process has ended.
+    pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> bool {
+        let mut areas = self.areas.borrow_mut();
+        let updated = match self.part {
+            Part::KnownStacks => update_known_stack(&mut areas, key, value),
+            Part::Pythons => update_python(&mut areas, key, value),
+            Part::Losses | Part::Launches | Part::Copies | Part::SentFrames => None,
+        };
+        updated.unwrap_or(false)
+    }
+
+    /// Deletes an entry.
+    pub(crate) fn delete(&self, key: &[u8]) {
+        let mut areas = self.areas.borrow_mut();
+        let _ = match self.part {
+            Part::KnownStacks => delete_known_stack(&mut areas, key),
+            Part::SentFrames => delete_sent(&areas, key),
+            // The others end with their area.
+            Part::Losses | Part::Launches | Part::Copies | Part::Pythons => None,
+        };
+    }
+}
+
+impl Areas {
+    /// Returns the number of lost records of all processes so far.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost_before + self.open.iter().map(lost).sum::<u64>()
+    }
+
+    /// Closes the areas of processes whose end was reported.
+    pub(super) fn close_ended(&mut self) {
+        let ended = self.open.extract_if(.., |area| area.is_done);
+        self.lost_before += ended.map(|area| lost(&area)).sum::<u64>();
+    }
+}
+
+/// Returns the number of lost records of an area.
+fn lost(area: &Area) -> u64 {
+    area.header().losses.total.load(Ordering::Acquire)
+}
+
+fn losses(area: &Area) -> MapEntry {
+    let (pid, exec_gen) = (area.pid.0, area.exec_gen.0);
+    let key = LostKey { pid, exec_gen, reserved: 0, start: area.start };
+    let losses = &area.header().losses;
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let lost = Lost {
+        allocations: read(&losses.allocations),
+        allocated_bytes: read(&losses.allocated_bytes),
+        frees: read(&losses.frees),
+        failures: read(&losses.failures),
+        other: read(&losses.other),
+        launches: read(&losses.launches),
+        copies: read(&losses.copies),
+        stacks: read(&losses.stacks),
+        objects: read(&losses.objects),
+        tensors: read(&losses.tensors),
+        processes: 0,
+        replaced: 0,
+        announced: 0,
+    };
+    (key.bytes(), lost.bytes())
+}
+
+fn launches(area: &Area) -> Vec<MapEntry> {
+    let entries = area.sizes().launches;
+    let table = area.table::<LaunchEntry>(area.offsets.launches, entries);
+    let mut found = Vec::new();
+    for index in 0..entries as usize {
+        // SAFETY: the table has this many entries. The process may change them at any time; any
+        // bytes are a valid value.
+        let (key, sum) = unsafe {
+            let entry = table.add(index);
+            let key = (*entry).key.load(Ordering::Acquire);
+            if key == 0 {
+                continue;
+            }
+            (key, (&raw const (*entry).sum).read_volatile())
+        };
+        let target = match key & !GRAPH_KEY {
+            NULL_KEY => 0,
+            target => target,
+        };
+        let (pid, exec_gen) = (area.pid.0, area.exec_gen.0);
+        let graph = u16::from(key & GRAPH_KEY != 0);
+        let key = LaunchKey { target, pid, graph, exec_gen, start: area.start };
+        found.push((key.bytes(), sum.bytes()));
+    }
+    found
+}
+
+fn copies(area: &Area) -> Vec<MapEntry> {
+    let entries = area.sizes().copies;
+    let table = area.table::<CopyEntry>(area.offsets.copies, entries);
+    let mut found = Vec::new();
+    for index in 0..entries as usize {
+        // SAFETY: as for launches; the key of an entry in use never changes.
+        let (key, sum) = unsafe {
+            let entry = table.add(index);
+            if (*entry).state.load(Ordering::Acquire) != USED {
+                continue;
+            }
+            let key = CopyKey {
+                pid: area.pid.0,
+                direction: (*entry).direction,
+                asynchronous: (*entry).asynchronous,
+                exec_gen: area.exec_gen.0,
+                to: (*entry).to,
+                from: (*entry).from,
+                start: area.start,
+            };
+            (key, (&raw const (*entry).sum).read_volatile())
+        };
+        found.push((key.bytes(), sum.bytes()));
+    }
+    found
+}
+
+/// Returns the area of a running process.
+fn of_process(areas: &mut Areas, pid: u32) -> Option<&mut Area> {
+    // The newest one: a process that called exec may also have an older one.
+    areas.open.iter_mut().rev().find(|area| area.pid == Pid(pid) && !area.is_done)
+}
+
+fn update_known_stack(areas: &mut Areas, key: &[u8], value: &[u8]) -> Option<bool> {
+    let (key, value): (KnownStackKey, KnownStack) = (parse(key)?, parse(value)?);
+    let area = of_process(areas, key.pid).filter(|area| area.exec_gen.0 == key.exec_gen)?;
+    let size = area.sizes().known_stacks;
+    let store = (area.table::<u8>(area.offsets.known_stacks, size), size);
+    let slots = value.slots.get(..value.count as usize)?;
+    let mut entries = std::mem::take(&mut area.known_stacks);
+    let at = (key.ip, key.sp, key.index);
+    // SAFETY: the store of the area, which only the collector writes.
+    let added = unsafe { entries.add(area.header(), store, at, value.number, slots) };
+    area.known_stacks = entries;
+    Some(added)
+}
+
+fn delete_known_stack(areas: &mut Areas, key: &[u8]) -> Option<()> {
+    let key: KnownStackKey = parse(key)?;
+    let area = of_process(areas, key.pid).filter(|area| area.exec_gen.0 == key.exec_gen)?;
+    let store = area.table::<u8>(area.offsets.known_stacks, area.sizes().known_stacks);
+    // SAFETY: the store of the area, which only the collector writes.
+    unsafe { area.known_stacks.remove(store, (key.ip, key.sp, key.index)) };
+    Some(())
+}
+
+fn delete_sent(areas: &Areas, key: &[u8]) -> Option<()> {
+    let key: SentFramesKey = parse(key)?;
+    let area =
+        areas.open.iter().find(|area| area.pid.0 == key.pid && area.exec_gen.0 == key.exec_gen)?;
+    let entries = area.sizes().sent_frames as usize;
+    if entries < SENT_WAYS {
+        return None;
+    }
+    let table = area.table::<AtomicU64>(area.offsets.sent_frames, entries as u32);
+    let first = key.token as usize & (entries - 1) & !(SENT_WAYS - 1);
+    for way in 0..SENT_WAYS {
+        // SAFETY: the set is inside of the table.
+        let entry = unsafe { &*table.add(first + way) };
+        let _ = entry.compare_exchange(key.token, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    Some(())
+}
+
+fn update_python(areas: &mut Areas, key: &[u8], value: &[u8]) -> Option<bool> {
+    let (pid, python): (u32, WirePython) = (parse(key)?, parse(value)?);
+    let area = of_process(areas, pid)?;
+    let header = area.table::<super::area::Header>(0, 1);
+    let version = &area.header().python_version;
+    version.fetch_add(1, Ordering::AcqRel);
+    fence(Ordering::Release);
+    // SAFETY: only the collector writes the structure; the process detects a change by the version.
+    unsafe { (&raw mut (*header).python).write_volatile(python) };
+    version.fetch_add(1, Ordering::Release);
+    Some(true)
+}

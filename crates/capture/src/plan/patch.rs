@@ -1,0 +1,308 @@
+//! Moves the first instructions of a function to other memory, so that a jump can replace them.
+//!
+//! The in-process library writes a jump of [`JUMP`] bytes over the start of a driver function. The
+//! instructions in those bytes run elsewhere, followed by a jump back. A function whose
+//! instructions cannot be moved safely is not patched.
+//!
+//! A uprobe may be attached to the same function at any time. The kernel executes the original of
+//! the instruction that it replaced and continues after it: inside our jump, if the jump covered
+//! it. The instruction at the attach point therefore keeps its place, and the jump follows it. The
+//! wrapper undoes the pushes of such instructions first.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+};
+
+use super::prologue::{attach_point, branch_targets};
+
+/// Size of the jump that is written over the entry.
+pub const JUMP: usize = 5;
+
+/// Maximum size of moved instructions: each of up to 10 instructions grows by at most 4 bytes, and
+/// the last one can be 15 bytes long.
+pub const MAX_MOVED: usize = 80;
+
+/// Reason why a function cannot be patched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unmovable {
+    /// The bytes are not valid instructions, or the function is too short.
+    Unknown,
+    /// A branch of the function leads into the bytes that would be overwritten.
+    BranchTarget,
+    /// An instruction depends on its address in a way that is not supported.
+    Relative,
+    /// A target is more than 2 GiB away from the new address.
+    TooFar,
+    /// The jump would cover the attach point of probes.
+    Probed,
+}
+
+/// Moved instructions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The instructions from the first one on, for the new address.
+    pub code: Vec<u8>,
+    /// Number of original bytes that they replace; the function continues after them.
+    pub length: usize,
+    /// The last instruction is a jump: no jump back is needed.
+    pub is_final: bool,
+    /// Number of unchanged bytes before the jump.
+    pub offset: usize,
+    /// Code that undoes the pushes of the unchanged instructions.
+    pub undo: Vec<u8>,
+}
+
+/// Rewrites the first instructions of `code`, which starts at address `from`, so that they do the
+/// same at address `to`. `code` is the function, or its known part.
+pub fn move_entry(code: &[u8], from: u64, to: u64) -> Result<Moved, Unmovable> {
+    let (offset, undo) = unchanged(code)?;
+    let code_moved = Vec::with_capacity(MAX_MOVED);
+    let mut moved = Moved { code: code_moved, length: 0, is_final: false, offset, undo };
+    let mut decoder = Decoder::with_ip(64, code, from, DecoderOptions::NONE);
+    while moved.length < offset + JUMP {
+        if moved.is_final || !decoder.can_decode() {
+            return Err(Unmovable::Unknown);
+        }
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            return Err(Unmovable::Unknown);
+        }
+        let end = moved.length + instruction.len();
+        let bytes = code.get(moved.length..end).ok_or(Unmovable::Unknown)?;
+        let at = to.wrapping_add(moved.code.len() as u64);
+        append(&mut moved, &decoder, &instruction, bytes, at)?;
+        moved.length = end;
+    }
+    // Targets are relative to the start of the function, and include recursive calls.
+    let inside = |target: &u64| (1..moved.length as u64).contains(target);
+    if branch_targets(code).iter().any(inside) {
+        return Err(Unmovable::BranchTarget);
+    }
+    Ok(moved)
+}
+
+/// Returns the number of bytes up to the end of the instruction at the attach point, if the jump
+/// would cover it, and code that undoes their pushes. The instructions before the attach point
+/// change neither the stack pointer nor an argument, so they can run twice.
+fn unchanged(code: &[u8]) -> Result<(usize, Vec<u8>), Unmovable> {
+    let point = attach_point(code);
+    if point.offset >= JUMP as u64 {
+        return Ok((0, Vec::new()));
+    }
+    let mut undo = Vec::new();
+    let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        if instruction.ip() > point.offset {
+            return Ok((instruction.ip() as usize, undo));
+        }
+        if instruction.code() == Code::Push_r64 {
+            // The last push is undone first.
+            undo.splice(0..0, pop(instruction.op0_register())?);
+        } else if instruction.ip() == point.offset
+            && (point.emulated && instruction.mnemonic() != Mnemonic::Nop
+                || !is_plain(&instruction))
+        {
+            return Err(Unmovable::Probed);
+        }
+    }
+    Err(Unmovable::Unknown)
+}
+
+/// Returns whether a single-stepped instruction only continues with the next one.
+fn is_plain(instruction: &Instruction) -> bool {
+    instruction.flow_control() == FlowControl::Next
+        && instruction.stack_pointer_increment() == 0
+        && matches!(instruction.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Nop)
+}
+
+/// Encodes `pop` of a 64-bit register.
+fn pop(register: Register) -> Result<Vec<u8>, Unmovable> {
+    let number = register.number() as u8;
+    match number {
+        0..8 => Ok(vec![0x58 | number]),
+        8..16 => Ok(vec![0x41, 0x58 | (number - 8)]),
+        _ => Err(Unmovable::Unknown),
+    }
+}
+
+/// Adds one instruction, rewritten for address `at`.
+fn append(
+    moved: &mut Moved,
+    decoder: &Decoder<'_>,
+    instruction: &Instruction,
+    bytes: &[u8],
+    at: u64,
+) -> Result<(), Unmovable> {
+    if instruction.op0_kind() == OpKind::NearBranch64 {
+        return append_branch(moved, instruction, at);
+    }
+    match instruction.flow_control() {
+        FlowControl::Next => {}
+        FlowControl::IndirectBranch => moved.is_final = true,
+        // A call pushes its address; a return ends the function.
+        _ => return Err(Unmovable::Relative),
+    }
+    let start = moved.code.len();
+    moved.code.extend_from_slice(bytes);
+    if instruction.is_ip_rel_memory_operand() {
+        let offsets = decoder.get_constant_offsets(instruction);
+        if offsets.displacement_size() != 4 {
+            return Err(Unmovable::Relative);
+        }
+        let next = at.wrapping_add(bytes.len() as u64);
+        let distance = distance(next, instruction.ip_rel_memory_address())?;
+        let offset = start + offsets.displacement_offset();
+        let field = moved.code.get_mut(offset..offset + 4).ok_or(Unmovable::Relative)?;
+        field.copy_from_slice(&distance.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// Adds a jump, in its long form.
+fn append_branch(moved: &mut Moved, instruction: &Instruction, at: u64) -> Result<(), Unmovable> {
+    let target = instruction.near_branch_target();
+    let opcode: &[u8] = match instruction.flow_control() {
+        FlowControl::UnconditionalBranch => {
+            moved.is_final = true;
+            &[0xe9]
+        }
+        FlowControl::ConditionalBranch if instruction.is_jcc_short_or_near() => {
+            &[0x0f, 0x80 | (instruction.condition_code() as u8).wrapping_sub(1)]
+        }
+        _ => return Err(Unmovable::Relative),
+    };
+    let next = at.wrapping_add(opcode.len() as u64 + 4);
+    let distance = distance(next, target)?;
+    moved.code.extend_from_slice(opcode);
+    moved.code.extend_from_slice(&distance.to_le_bytes());
+    Ok(())
+}
+
+/// Returns the distance between two addresses, if 32 bits are enough.
+pub fn distance(from: u64, to: u64) -> Result<i32, Unmovable> {
+    i32::try_from(to.wrapping_sub(from) as i64).map_err(|_| Unmovable::TooFar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROM: u64 = 0x7f00_0000_1000;
+    const TO: u64 = 0x7f00_1000_0000;
+
+    fn moved(code: &[u8]) -> Result<Moved, Unmovable> {
+        move_entry(code, FROM, TO)
+    }
+
+    /// Instructions that run unchanged at another address.
+    fn plain(code: &[u8], offset: usize, undo: &[u8]) -> Result<Moved, Unmovable> {
+        let (length, undo) = (code.len(), undo.to_vec());
+        Ok(Moved { code: code.to_vec(), length, is_final: false, offset, undo })
+    }
+
+    /// Returns the target of the 32-bit displacement at `at`, of an instruction that ends at `end`.
+    fn target(moved: &Moved, at: usize, end: u64) -> u64 {
+        let field = i32::from_le_bytes(moved.code[at..at + 4].try_into().unwrap());
+        TO.wrapping_add(end).wrapping_add_signed(field.into())
+    }
+
+    /// `cmpl $0x321cba00, x(%rip)`: first instruction of drivers 470, 535, 550 and 595.
+    const CMPL: [u8; 10] = [0x81, 0x3d, 0x10, 0x20, 0x30, 0x01, 0x00, 0xba, 0x1c, 0x32];
+
+    #[test]
+    fn push_of_driver_580_keeps_its_place() {
+        // push %rbp; mov %rsp,%rbp; push %r12; sub $8,%rsp: the push is undone by pop %rbp.
+        let code = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x48, 0x83, 0xec, 0x08, 0xc3];
+        assert_eq!(moved(&code), plain(&code[..6], 1, &[0x5d]));
+    }
+
+    #[test]
+    fn ip_relative_operands_of_older_drivers_are_adjusted() {
+        for rest in [&[0x74, 0x06, 0xff, 0x25, 1, 2, 3, 4][..], &[0x74, 0x10, 0x55, 0x48][..]] {
+            let code = [&CMPL[..], rest].concat();
+            let moved = moved(&code).unwrap();
+            assert_eq!((moved.offset, moved.length, moved.is_final), (0, 10, false));
+            assert_eq!(target(&moved, 2, 10), FROM + 10 + 0x0130_2010);
+            assert_eq!(moved.code[6..], CMPL[6..]);
+        }
+    }
+
+    #[test]
+    fn libc10_prologues_are_moved() {
+        // push %r14; mov %r8d,%r14d; push %r13; sub $8,%rsp
+        let code = [0x41, 0x56, 0x45, 0x89, 0xc6, 0x41, 0x55, 0x48, 0x83, 0xec, 0x08, 0xc3];
+        assert_eq!(moved(&code), plain(&code[..7], 2, &[0x41, 0x5e]));
+        // mov x(%rip),%rax; push %r14: the attach point is the push, after the jump.
+        let code = [0x48, 0x8b, 0x05, 0x29, 0xba, 0x0e, 0x00, 0x41, 0x56, 0xc3];
+        let moved = moved(&code).unwrap();
+        assert_eq!((moved.offset, moved.length, moved.code.len()), (0, 7, 7));
+        assert_eq!(target(&moved, 3, 7), FROM + 7 + 0x000e_ba29);
+    }
+
+    #[test]
+    fn short_jumps_become_long_with_the_same_target() {
+        // The simulated driver: push %rbp; mov %rsp,%rbp; pop %rbp; jmp rel32
+        let code = [0x55, 0x48, 0x89, 0xe5, 0x5d, 0xe9, 0x00, 0x01, 0x00, 0x00];
+        let moved = moved(&code).unwrap();
+        assert_eq!((moved.offset, moved.length, moved.is_final), (1, 10, true));
+        assert_eq!(target(&moved, 6, 10), FROM + 10 + 0x100);
+        // mov $1,%eax; je +0x40; push
+        let code = [&[0x31, 0xc0, 0x85, 0xff, 0x90, 0x74, 0x40, 0x53][..], &[0x90; 80]].concat();
+        let moved = self::moved(&code).unwrap();
+        assert_eq!(moved.offset, 5);
+        assert_eq!(moved.code[5..7], [0x0f, 0x84]);
+        assert_eq!(target(&moved, 7, 11), FROM + 7 + 0x40);
+    }
+
+    #[test]
+    fn endbr64_and_the_push_after_it_keep_their_place() {
+        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x53, 0x48, 0x83, 0xec, 0x10, 0x31, 0xc0, 0xc3];
+        assert_eq!(moved(&code), plain(&code[..11], 5, &[0x5b]));
+    }
+
+    #[test]
+    fn functions_that_cannot_be_moved_are_rejected() {
+        for (case, code, reason) in [
+            ("no code", &[][..], Unmovable::Unknown),
+            ("too short", &[0x31, 0xc0, 0xc3][..], Unmovable::Probed),
+            ("truncated instruction", &[0x81, 0x3d, 0x10][..], Unmovable::Probed),
+            ("invalid instruction", &[0x06, 0x06, 0x06, 0x06, 0x06][..], Unmovable::Probed),
+            ("existing probe", &[0xcc, 0x48, 0x89, 0xe5][..], Unmovable::Probed),
+            ("call", &[0xe8, 0, 0, 0, 0, 0xc3][..], Unmovable::Probed),
+            ("jmp rel32, as another tool's hook", &[0xe9, 0, 1, 0, 0, 0x90][..], Unmovable::Probed),
+            (
+                "stack pointer changed before a push",
+                &[0x48, 0x83, 0xec, 0x18, 0x53, 0x90, 0x90, 0x90, 0xc3][..],
+                Unmovable::Probed,
+            ),
+            // push %rbx; L at 1: nop; ...; jne L
+            (
+                "a loop into the entry",
+                &[0x53, 0x90, 0x90, 0x90, 0x90, 0x90, 0x75, 0xfb, 0xc3][..],
+                Unmovable::BranchTarget,
+            ),
+        ] {
+            assert_eq!(moved(code), Err(reason), "{case}");
+        }
+        let far = move_entry(&[&CMPL[..], &[0x74, 0x06]].concat(), FROM, FROM + (1 << 33));
+        assert_eq!(far, Err(Unmovable::TooFar));
+    }
+
+    #[test]
+    fn random_bytes_never_panic() {
+        let mut state = crate::random::seed();
+        for _ in 0..20_000 {
+            let code: Vec<u8> = (0..80)
+                .map(|_| {
+                    state =
+                        state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (state >> 33) as u8
+                })
+                .collect();
+            if let Ok(moved) = move_entry(&code, FROM, TO) {
+                assert!(moved.length >= moved.offset + JUMP && moved.code.len() <= MAX_MOVED);
+            }
+        }
+    }
+}

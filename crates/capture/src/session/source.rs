@@ -1,0 +1,197 @@
+//! Sources of the records of a session: probes in the kernel, or a library in the processes.
+
+use std::time::{Duration, Instant};
+
+use engine::model::event::Event;
+use engine::model::ids::Pid;
+use engine::model::units::Timestamp;
+use libbpf_rs::{Link, MapHandle};
+
+use super::attach::drivers::{DriverAttachments, Notice};
+use super::attach::torch::TorchAttachments;
+use super::captures::LeftCaptures;
+use super::liveness::LivenessTracker;
+use super::load::bpf_object::{LoadedObject, RuntimeConfig};
+use super::read::counters::ProbeCounters;
+use super::read::record_ring::RecordRing;
+use super::{RESCAN_INTERVAL, StackMode};
+use crate::clock;
+use crate::decode::{ExecGeneration, Record};
+use crate::error::Error;
+use crate::libraries::MmapEvent;
+use crate::stacks::StackRecord;
+
+/// A source of records. The records of one process are in the order of the returns of its calls.
+pub(crate) trait Source {
+    /// Waits for records, at most this long.
+    fn wait(&self, timeout: Duration);
+
+    /// Scans for new processes and libraries.
+    fn scan(&mut self) -> Result<(), Error>;
+
+    /// Returns the position up to which records were written.
+    fn written(&mut self) -> u64;
+
+    /// Returns whether all records up to a position were read.
+    fn has_read(&self, position: u64) -> bool;
+
+    /// Returns the next batch of records.
+    fn drain_records(&mut self) -> Vec<Record>;
+
+    /// Returns the stacks that were read with the last batch of records.
+    fn drain_stacks(&mut self) -> Vec<StackRecord>;
+
+    /// Returns the number of records since the last call that could not be decoded.
+    fn drain_decode_errors(&mut self) -> u64;
+
+    /// Returns whether the last batch had every available record.
+    fn is_drained(&self) -> bool;
+
+    /// Returns the number of batches after which every record that is available now was read.
+    fn batches(&self) -> usize;
+
+    /// Returns the number of lost records so far.
+    fn poll_lost(&mut self) -> Result<u64, Error>;
+
+    /// Returns executable mappings of files since the last call.
+    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+        Vec::new()
+    }
+
+    /// Returns processes that mapped a driver since the last call.
+    fn drain_new_processes(&mut self) -> Vec<Pid> {
+        Vec::new()
+    }
+
+    /// Returns whether the process with this start time could call the driver before it was traced.
+    fn predates_trace(&self, _pid: Pid, _start: u64) -> bool {
+        false
+    }
+
+    /// Requests the context of a thread that allocated in an unknown context.
+    fn request_context_discovery(&mut self, _pid: Pid) {}
+
+    /// Handles a new process that was searched for an interpreter.
+    fn process_examined(&mut self, _pid: Pid, _exec_gen: ExecGeneration) {}
+
+    /// Handles a process that exited or called exec at that time.
+    fn process_ended(&mut self, _pid: Pid, _start: u64, _at: Timestamp) {}
+
+    /// Returns whether tensors of processes are tracked, for processes where that has changed.
+    fn drain_tensor_events(&mut self, now: Timestamp, liveness: &LivenessTracker) -> Vec<Event>;
+
+    /// Returns the notices since the last call.
+    fn drain_notices(&mut self) -> Vec<Notice>;
+
+    /// Limits the stack mode from now on.
+    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error>;
+}
+
+/// Probes in the kernel.
+pub(crate) struct Probes {
+    pub(super) drivers: DriverAttachments,
+    pub(super) ring: RecordRing,
+    pub(super) torch: Option<TorchAttachments>,
+    pub(super) left_captures: LeftCaptures,
+    pub(super) counters: MapHandle,
+    pub(super) last_scan: Instant,
+    pub(super) runtime_config: RuntimeConfig,
+    pub(super) _lifecycle_links: Vec<Link>,
+    pub(super) loaded: LoadedObject,
+}
+
+impl Source for Probes {
+    fn wait(&self, timeout: Duration) {
+        self.ring.wait(timeout);
+    }
+
+    fn scan(&mut self) -> Result<(), Error> {
+        let rescan = self.last_scan.elapsed() >= RESCAN_INTERVAL;
+        if rescan {
+            self.last_scan = Instant::now();
+        }
+        if self.drivers.scan(&self.loaded, rescan)? {
+            self.runtime_config.attached_at = clock::boot();
+            self.loaded.set(self.runtime_config)?;
+        }
+        let (mapped, all) = self.drivers.drain_torch_mmaps();
+        if let Some(torch) = &mut self.torch {
+            torch.scan(&self.loaded, &mapped, rescan || all);
+        }
+        Ok(())
+    }
+
+    fn written(&mut self) -> u64 {
+        self.ring.written()
+    }
+
+    fn has_read(&self, position: u64) -> bool {
+        self.ring.has_read(position)
+    }
+
+    fn drain_records(&mut self) -> Vec<Record> {
+        self.ring.drain_records()
+    }
+
+    fn drain_stacks(&mut self) -> Vec<StackRecord> {
+        self.ring.drain_stacks()
+    }
+
+    fn drain_decode_errors(&mut self) -> u64 {
+        self.ring.drain_decode_errors()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.ring.is_drained()
+    }
+
+    fn batches(&self) -> usize {
+        self.ring.batches()
+    }
+
+    fn poll_lost(&mut self) -> Result<u64, Error> {
+        let counters = ProbeCounters::from_map(&self.counters)?;
+        self.left_captures.delete(counters.graphs)?;
+        Ok(counters.lost)
+    }
+
+    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+        self.drivers.drain_mmaps()
+    }
+
+    fn drain_new_processes(&mut self) -> Vec<Pid> {
+        self.drivers.drain_new_processes()
+    }
+
+    fn predates_trace(&self, pid: Pid, start: u64) -> bool {
+        self.drivers.predates_trace(pid, start)
+    }
+
+    fn request_context_discovery(&mut self, pid: Pid) {
+        self.drivers.request_context_discovery(pid);
+    }
+
+    fn process_ended(&mut self, pid: Pid, start: u64, at: Timestamp) {
+        self.drivers.process_ended(pid, start, at);
+        if let Some(torch) = &mut self.torch {
+            torch.process_exited(pid);
+        }
+    }
+
+    fn drain_tensor_events(&mut self, now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
+        self.torch.as_mut().map(|torch| torch.drain_events(now, liveness)).unwrap_or_default()
+    }
+
+    fn drain_notices(&mut self) -> Vec<Notice> {
+        let mut notices = self.drivers.drain_notices();
+        notices
+            .extend(self.torch.as_mut().map(TorchAttachments::drain_notices).unwrap_or_default());
+        notices
+    }
+
+    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
+        let configured = self.loaded.config.stacks.wire();
+        self.runtime_config.stack_mode_reduction = configured.saturating_sub(max.wire());
+        self.loaded.set(self.runtime_config)
+    }
+}

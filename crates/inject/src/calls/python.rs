@@ -1,0 +1,205 @@
+//! The Python stack of the calling thread, read from the interpreter's structures as in `python.h`.
+//! The collector validates their layout in the running process and publishes it.
+//!
+//! Only the calling thread's own frames are read: they cannot change during its call, whether it
+//! holds the interpreter's lock or not.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use super::emit;
+use super::stack::{mark_sent, mix, was_sent};
+use super::thread::ThreadState;
+use crate::process::Area;
+use crate::wire::{
+    PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_MAX, WirePython,
+};
+
+/// Words of the buffer for frames and code objects; more than any offset needs.
+const WORDS: usize = 16;
+/// Bytes read of a frame and of a code object. Only what is needed: a frame can be at the very end
+/// of its mapping.
+const FRAME_BYTES: usize = 80;
+const FRAME_OBJECT_BYTES: usize = 112;
+const CODE_BYTES: usize = 96;
+
+/// Not resolved yet.
+const UNRESOLVED: usize = 0;
+/// The process has no such function.
+const MISSING: usize = 1;
+/// `PyGILState_GetThisThreadState`, which needs no lock.
+static THREAD_STATE: AtomicUsize = AtomicUsize::new(UNRESOLVED);
+
+/// Returns whether this process has loaded an interpreter. It may still load one later.
+pub(crate) fn is_loaded() -> bool {
+    find_thread_state() != 0
+}
+
+fn find_thread_state() -> usize {
+    let name = c"PyGILState_GetThisThreadState";
+    // SAFETY: the name is zero-terminated.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
+}
+
+/// Returns Python's state of the calling thread; 0 if it has none.
+fn thread_state() -> u64 {
+    let mut function = THREAD_STATE.load(Ordering::Relaxed);
+    if function == UNRESOLVED {
+        let found = find_thread_state();
+        function = if found == 0 { MISSING } else { found };
+        THREAD_STATE.store(function, Ordering::Relaxed);
+    }
+    if function == MISSING {
+        return 0;
+    }
+    // SAFETY: the interpreter's function of that name has this type in every version.
+    let function: extern "C" fn() -> *mut c_void = unsafe { std::mem::transmute(function) };
+    function() as u64
+}
+
+/// Returns the offsets in the interpreter's structures; `None` if the process does not run Python.
+fn published(area: &Area) -> Option<WirePython> {
+    let version = &area.header.python_version;
+    let before = version.load(Ordering::Acquire);
+    if before == 0 || !before.is_multiple_of(2) {
+        return None;
+    }
+    // SAFETY: the structure is plain numbers in the mapped header; a change is detected below.
+    let python = unsafe { (&raw const area.header.python).read_volatile() };
+    fence(Ordering::Acquire);
+    (version.load(Ordering::Relaxed) == before && python.interpreters != 0).then_some(python)
+}
+
+/// Reads words of the interpreter's memory. Returns false for an address that cannot be a
+/// structure.
+fn read(address: u64, bytes: usize, words: &mut [u64; WORDS]) -> bool {
+    if !is_plausible(address) {
+        return false;
+    }
+    *words = [0; WORDS];
+    // SAFETY: the interpreter's structure of the calling thread, at least that long, which cannot
+    // change during the thread's call.
+    unsafe {
+        let to = words.as_mut_ptr().cast::<u8>();
+        std::ptr::copy_nonoverlapping(address as *const u8, to, bytes.min(WORDS * 8));
+    }
+    true
+}
+
+const fn is_plausible(address: u64) -> bool {
+    address >= 4096 && address < 1 << 47 && address.is_multiple_of(8)
+}
+
+fn word(address: u64) -> u64 {
+    if !is_plausible(address) {
+        return 0;
+    }
+    // SAFETY: as in `read`.
+    unsafe { (address as *const u64).read() }
+}
+
+/// Returns the innermost frame of the calling thread; 0 if it does not run Python now.
+fn first_frame(python: &WirePython) -> u64 {
+    let state = thread_state();
+    if state == 0 {
+        return 0;
+    }
+    let frame = word(state + u64::from(python.thread_frame));
+    if frame != 0 && usize::from(python.frame_of) != VS_NO_FIELD {
+        return word(frame + u64::from(python.frame_of));
+    }
+    frame
+}
+
+/// Reads a frame and the address of the calling one.
+fn read_frame(python: &WirePython, frame: u64) -> Option<(PythonFrame, u64)> {
+    let mut words = [0; WORDS];
+    let bytes = if python.every_is_entry != 0 { FRAME_OBJECT_BYTES } else { FRAME_BYTES };
+    if !read(frame, bytes, &mut words) {
+        return None;
+    }
+    let byte = |words: &[u64; WORDS], at: u8| {
+        let at = usize::from(at) % (WORDS * 8);
+        (words[at / 8] >> (at % 8 * 8)) as u8
+    };
+    let previous = words[usize::from(python.frame_previous) % WORDS];
+    let mut found =
+        PythonFrame { code: 0, instruction: 0, name: 0, lines: 0, first_line: 0, entry: 1 };
+    if byte(&words, python.frame_owner) >= python.owner_entry {
+        return Some((found, previous));
+    }
+    found.code = words[usize::from(python.frame_code) % WORDS] & !7;
+    found.instruction = words[usize::from(python.frame_instruction) % WORDS];
+    found.entry = python.every_is_entry.into();
+    if usize::from(python.frame_is_entry) != VS_NONE {
+        found.entry = (byte(&words, python.frame_is_entry) & 1).into();
+    }
+    if read(found.code.wrapping_add(python.code_from.into()), CODE_BYTES, &mut words) {
+        found.name = words[usize::from(python.code_name) % WORDS];
+        found.lines = words[usize::from(python.code_lines) % WORDS];
+        let half = usize::from(python.code_first_line) % (WORDS * 2);
+        found.first_line = (words[half / 2] >> (half % 2 * 32)) as u32;
+    }
+    Some((found, previous))
+}
+
+/// Captures the Python stack of the calling thread. Returns whether it could not be sent.
+pub(crate) fn capture(area: &Area, thread: &ThreadState, token: &mut u64) -> bool {
+    let Some(python) = published(area) else { return false };
+    let first = first_frame(&python);
+    if first == 0 {
+        return false;
+    }
+    let (mut frame, mut hash) = (first, u64::from(VS_PYTHON));
+    for _ in 0..VS_PYTHON_MAX {
+        let Some((found, previous)) = read_frame(&python, frame) else { break };
+        hash = mix(mix(hash, found.code), found.instruction);
+        hash = mix(mix(hash, found.name), found.lines ^ u64::from(found.entry));
+        frame = previous;
+    }
+    if !was_sent(area, hash) {
+        if !send(area, &python, thread, first, hash) {
+            return true;
+        }
+        mark_sent(area, hash);
+    }
+    *token = hash;
+    false
+}
+
+fn send(area: &Area, python: &WirePython, thread: &ThreadState, first: u64, token: u64) -> bool {
+    let frames = || {
+        let mut frame = first;
+        std::iter::from_fn(move || {
+            let (found, previous) = read_frame(python, frame)?;
+            frame = previous;
+            Some((found, previous))
+        })
+        .take(VS_PYTHON_MAX)
+    };
+    let (count, last) =
+        frames().fold((0, first), |(count, _), (_, previous)| (count + 1, previous));
+    let fixed = std::mem::offset_of!(PythonStack, frames);
+    let bytes = fixed + count * size_of::<PythonFrame>();
+    let Some(reserved) = emit::reserve(&area.header.stacks, area.stacks, bytes) else {
+        return false;
+    };
+    let mut head = emit::head(VS_PYTHON, thread.tid);
+    head.result = (area.header.number as u16).into();
+    let record = reserved.data().cast::<PythonStack>();
+    // SAFETY: the reservation has room for the fields before the frames, and for `count` frames.
+    unsafe {
+        (&raw mut (*record).head).write(head);
+        (&raw mut (*record).token).write(token);
+        (&raw mut (*record).count).write(count as u32);
+        (&raw mut (*record).truncated).write(u32::from(last != 0));
+        let list = (&raw mut (*record).frames).cast::<PythonFrame>();
+        for (index, (frame, _)) in frames().take(count).enumerate() {
+            list.add(index).write(frame);
+        }
+    }
+    reserved.complete();
+    // Symbolization needs the process, which may exit soon.
+    emit::wake();
+    true
+}

@@ -1,0 +1,167 @@
+//! Starts tracing in this process: opens the shared files, moves function entries, writes the
+//! jumps.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::area::{
+    CHAIN_VARIABLE, Control, DIR_VARIABLE, DRIVER, Row, RowState, StartFailure, TORCH,
+};
+use crate::calls::{emit, python};
+use crate::code::{NearbyCode, PreparedFunction, patch};
+use crate::library::{Library, symbol};
+use crate::process;
+use crate::shared::{self, is_collected, variable};
+use crate::wire::VS_STACKS_OFF;
+
+/// Maximum time for which the start waits for the collector.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Interval at which a waiting start checks whether the collector still runs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The library was started. Forked children do not start it again.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Wraps the driver's functions if a collector waits for records.
+pub(crate) fn start() {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let Some(dir) = variable(DIR_VARIABLE) else { return };
+    if !process::open_control(&dir) {
+        return;
+    }
+    if let Err(failure) = wrap() {
+        process::fail(failure);
+    }
+}
+
+fn wrap() -> Result<(), StartFailure> {
+    let control = process::control().ok_or(StartFailure::NoArea)?;
+    let driver = Library::driver().ok_or(StartFailure::NoDriver)?;
+    let prepared = prepare(control, &driver, DRIVER)?;
+    if !process::start() {
+        return Err(StartFailure::NoArea);
+    }
+    if !patch(&prepared) {
+        return Err(StartFailure::Protected);
+    }
+    wrap_torch();
+    if control.stacks.load(Ordering::Relaxed) != VS_STACKS_OFF && python::is_loaded() {
+        wait_until_examined();
+    }
+    Ok(())
+}
+
+/// Waits until the collector has published the layout of the interpreter, which the stack of the
+/// first call already needs. Usually takes a few milliseconds.
+fn wait_until_examined() {
+    let Some(area) = process::area() else { return };
+    let examined = &area.header.is_examined;
+    let deadline = Instant::now() + MAX_WAIT;
+    while examined.load(Ordering::Acquire) == 0 && Instant::now() < deadline && is_collected() {
+        // The collector may have gone to sleep just before the process was announced.
+        emit::wake();
+        shared::sleep_while_zero(examined, CHECK_INTERVAL);
+    }
+}
+
+/// Wraps the functions of PyTorch if it is loaded and tensors are traced. If that fails, driver
+/// calls are still recorded.
+#[cold]
+pub(crate) fn wrap_torch() {
+    static WRAPPED: AtomicBool = AtomicBool::new(false);
+    let Some(control) = process::control().filter(|control| control.tensors != 0) else { return };
+    if WRAPPED.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(library) = Library::torch() else { return };
+    if WRAPPED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let prepared = prepare(control, &library, TORCH);
+    let is_patched = prepared.is_ok_and(|prepared| patch(&prepared));
+    let since = emit::now();
+    process::TORCH_SINCE.store(since, Ordering::Relaxed);
+    if let Some(area) = process::area() {
+        area.header.torch_since.store(since, Ordering::Relaxed);
+    }
+    for (hook, row) in control.rows.iter().enumerate().filter(|(_, row)| row.library == TORCH) {
+        let state = &process::row_info(hook).state;
+        if !is_patched && row.is_wanted != 0 {
+            state.store(RowState::UnknownPrologue as u32, Ordering::Relaxed);
+        }
+        if let Some(area) = process::area() {
+            let state = state.load(Ordering::Relaxed) as u8;
+            area.header.rows[hook].store(state, Ordering::Release);
+        }
+    }
+}
+
+/// Moves the entries of all wanted functions of a library. The functions are not changed yet.
+fn prepare(
+    control: &Control,
+    library: &Library,
+    kind: u8,
+) -> Result<Vec<PreparedFunction>, StartFailure> {
+    let (low, high) = library.code();
+    let rows = control.rows.get(..control.rows_used as usize).unwrap_or(&[]);
+    let mut code =
+        NearbyCode::reserve(low, high, rows.len().max(1)).ok_or(StartFailure::NoSpaceNearby)?;
+    let mut prepared: Vec<PreparedFunction> = Vec::with_capacity(rows.len());
+    let mut addresses = Vec::with_capacity(rows.len());
+    let wanted = |row: &Row| row.is_wanted != 0 && row.library == kind;
+    for (hook, row) in rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
+        let Some(name) = symbol(&row.symbol) else { continue };
+        let state = match library.function(&name) {
+            Err(()) => RowState::Foreign,
+            Ok(None) => RowState::Absent,
+            // If two names have the same address, the first row wraps it.
+            Ok(Some(function)) if addresses.contains(&function.address) => RowState::Alias,
+            Ok(Some(function)) => {
+                addresses.push(function.address);
+                match code.prepare(hook, &function.code, function.address) {
+                    Ok((ready, moved)) => {
+                        process::set_moved_entry(hook, moved);
+                        let (address, jump) = ready.jump();
+                        let row = process::row_info(hook);
+                        row.jump_address.store(address, Ordering::Relaxed);
+                        row.jump.store(jump, Ordering::Relaxed);
+                        prepared.push(ready);
+                        RowState::Wrapped
+                    }
+                    Err(_) => RowState::UnknownPrologue,
+                }
+            }
+        };
+        process::row_info(hook).state.store(state as u32, Ordering::Relaxed);
+    }
+    if code.seal() { Ok(prepared) } else { Err(StartFailure::Protected) }
+}
+
+/// Starts the injection library that the user configured. Returns its result.
+pub(crate) fn chain() -> c_int {
+    static CHAINED: AtomicBool = AtomicBool::new(false);
+    if CHAINED.swap(true, Ordering::AcqRel) {
+        return 1;
+    }
+    let Some(path) = variable(CHAIN_VARIABLE) else { return 1 };
+    initialize(&path).unwrap_or(1)
+}
+
+fn initialize(path: &CStr) -> Option<c_int> {
+    // SAFETY: the path is zero-terminated. Without us, the driver would load the library.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: the handle is open.
+    let function = unsafe { libc::dlsym(library, c"InitializeInjection".as_ptr()) };
+    if function.is_null() || std::ptr::eq(function, crate::InitializeInjection as *const c_void) {
+        return None;
+    }
+    // SAFETY: NVIDIA defines the type of the function of that name.
+    let function: extern "C" fn() -> c_int = unsafe { std::mem::transmute(function) };
+    Some(function())
+}
