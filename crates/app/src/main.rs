@@ -5,19 +5,14 @@
     allow(dead_code, reason = "verbs that need it are not built")
 )]
 
-mod advise_snapshot;
 mod cli;
 mod commands;
 #[cfg(feature = "capture")]
 mod fault;
 mod files;
-#[cfg(feature = "capture")]
-mod host;
 mod io;
 mod live;
 mod parse_units;
-#[cfg(feature = "serve")]
-mod serve;
 #[cfg(feature = "capture")]
 mod threads;
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::agent::{Agent, check, serve, settings};
+use crate::harness::agent::{Agent, check, serve};
 use crate::harness::environment::port_of;
 use crate::harness::files::{blocks, root, stderr};
 use crate::harness::http::{self, Response};
@@ -143,12 +143,9 @@ fn killed_agent_leaves_no_probes_and_restart_is_exact() {
     next.end(15);
 }
 
-/// Starts the agent from its own file, with a rule on GPU usage.
+/// Starts the agent from its own file.
 fn installed(env: &TestEnv, binary: &std::path::Path) -> Agent {
-    let rule =
-        "[[alerts.rule]]\nname = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\n";
-    let config = settings(env, rule);
-    let usual = serve(env, &["--config", &config]);
+    let usual = serve(env, &[]);
     let mut command = env.command(binary.to_str().unwrap());
     Agent::run(command.args(usual.get_args()), env.dir.path())
 }
@@ -162,15 +159,16 @@ fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
     std::fs::copy(VRAMSCOPE, &binary).unwrap();
     let agent = installed(&env, &binary);
     let holder = env.hold(0, 100, 65536);
-    let fires = |agent: &Agent| {
+    let run_out_of_memory = |agent: &Agent| {
+        let workload = env.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
+        let pid = workload.pid();
+        workload.finish();
         agent.until("the alert", |agent| {
-            agent.messages().contains("alert firing: held").then_some(())
+            agent.messages().contains("alert firing: out_of_memory").then_some(())
         });
+        pid
     };
-    fires(&agent);
-    let workload = env.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
-    let pid = workload.pid();
-    workload.finish();
+    let pid = run_out_of_memory(&agent);
     // Other tests on this machine have incidents too.
     let ids = |agent: &Agent| {
         let found = agent.api("incidents");
@@ -196,7 +194,7 @@ fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
     let next = installed(&env, &binary);
     assert_eq!(exe(&next), binary.canonicalize().unwrap());
     assert_eq!(ids(&next), before);
-    fires(&next);
+    run_out_of_memory(&next);
     for process in [&holder, &more, &between] {
         let known = next.process(process.pid(), |_| true);
         assert_eq!((&known["before_trace"], live(&known)), (&Value::Bool(true), 0));
@@ -213,11 +211,11 @@ fn agent_threads_drop_capabilities() {
     let script =
         format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", status_file.display());
     let config = format!(
-        "[[alerts.rule]]\nname = \"runs\"\nmetric = \"vramscope_ready\"\nabove = 0\n\
-         [[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
+        "[[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
          [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n"
     );
     let agent = Agent::start_with(&env, &config, &[]);
+    env.workload(&["--device", "1", "oom", "--chunk-mb", "700"]).finish();
     let capabilities = agent.until("the command", |_| std::fs::read_to_string(&status_file).ok());
     let of_command = capabilities.lines().filter(|line| !line.starts_with("CapBnd"));
     for line in of_command {
@@ -249,7 +247,7 @@ fn agent_threads_drop_capabilities() {
         "http",
         "alerts",
         "incidents",
-        "messages",
+        "log",
         "alert-webhook",
         "alert-command",
     ] {

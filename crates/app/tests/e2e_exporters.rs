@@ -55,7 +55,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn is_unfinished(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "unfinished")
+    path.extension().is_some_and(|extension| extension == "part")
 }
 
 fn device_allocations(oracle: &Value) -> u64 {
@@ -68,11 +68,10 @@ fn device_allocations(oracle: &Value) -> u64 {
 struct Run {
     env: TestEnv,
     otlp: Receiver,
-    pyroscope: Receiver,
     pid: u32,
     oracle: Value,
-    /// Index of the first profile that was sent after the last allocation.
-    steady: usize,
+    /// The profile that was pulled while the process only held its memory.
+    profile: Value,
     messages: String,
 }
 
@@ -81,65 +80,51 @@ fn run() -> Run {
     let env = env();
     let base = env.dir.path().to_owned();
     let otlp = Receiver::start(base.join("otlp"), &["503,200"]);
-    let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
     secret(&base.join("token"), "s3cret\n");
     let settings = format!(
         "[exporters.otlp]\nendpoint = \"http://127.0.0.1:{}/\"\ninterval = \"1s\"\n\
-         resource_attributes = {{ \"k8s.cluster.name\" = \"lab\" }}\ntoken_file = \"{base}/token\"\n\
-         [exporters.pyroscope]\nurl = \"http://127.0.0.1:{}\"\ninterval = \"1s\"\ntenant = \"team\"\n\
-         username = \"me\"\npassword_file = \"{base}/token\"\nlabels = {{ zone = \"a\" }}\n\
-         [exporters.profiles]\ndir = \"{base}/profiles\"\ninterval = \"1s\"\n\
+         resource_attributes = {{ \"k8s.cluster.name\" = \"lab\" }}\nusername = \"me\"\n\
+         password_file = \"{base}/token\"\n\
          [exporters.parquet]\ndir = \"{base}/lake\"\ninterval = \"1s\"\nrotate_interval = \"3s\"\n",
         otlp.port,
-        pyroscope.port,
         base = base.display()
     );
     let agent = Agent::start_with(&env, &settings, &[]);
-    agent.until("the first profile", |_| pyroscope.body(0));
     let workload = train(&env);
     let pid = workload.pid();
-    let mut next = 0;
-    let steady = agent.until("a profile of a process that only holds", |_| {
-        let body = pyroscope.body(next)?;
-        next += 1;
-        let [bytes, _, new, _] = sums(&script("profile/read_pprof.py", &[&body]), pid);
-        (bytes > 0 && new == 0).then_some(next - 1)
-    });
-    // Each receiver gets the final state at least once.
-    let seen = (otlp.count(), files(&base.join("profiles")).len());
-    agent.until("the others", |_| {
-        let now = (otlp.count(), files(&base.join("profiles")).len());
-        (now.0 >= seen.0 + 3 && now.1 >= seen.1 + 3).then_some(())
-    });
-    for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
+    let pull = |path: &str| {
         let file = base.join(path.rsplit('/').next().unwrap());
         let response = agent.get(path);
         assert_eq!(response.status, 200, "{response:?}");
-        fs::write(file, response.body).unwrap();
-    }
+        fs::write(&file, response.body).unwrap();
+        script("profile/read_pprof.py", &[file.to_str().unwrap()])
+    };
+    let mut last = [0; 4];
+    let profile = agent.until("a process that only holds its memory", |_| {
+        let profile = pull("/debug/pprof/heap");
+        let now = sums(&profile, pid);
+        let is_steady = now[0] > 0 && std::mem::replace(&mut last, now) == now;
+        is_steady.then_some(profile)
+    });
+    assert_eq!(sums(&pull("/api/v1/profile.pb.gz"), pid), last, "the same profile");
+    // The collector gets the final state at least once.
+    let seen = otlp.count();
+    agent.until("more exports", |_| (otlp.count() >= seen + 3).then_some(()));
     workload.signal(15);
     let (_, _) = workload.finish();
     let messages = agent.end(15);
     let oracle = env.oracle(pid);
-    Run { env, otlp, pyroscope, pid, oracle, steady, messages }
+    Run { env, otlp, pid, oracle, profile, messages }
 }
 
-fn check_pyroscope(run: &Run) {
-    let Run { pyroscope, pid, oracle, .. } = run;
-    let body = pyroscope.body(run.steady).unwrap();
-    let profile = script("profile/read_pprof.py", &[&body]);
-    let [bytes, allocations, ..] = sums(&profile, *pid);
+fn check_profile(run: &Run) {
+    let Run { profile, pid, oracle, .. } = run;
+    let [bytes, allocations, new_bytes, new] = sums(profile, *pid);
     assert_eq!(bytes, oracle["live_bytes"].as_u64().unwrap());
     assert_eq!(allocations, device_allocations(oracle));
-    let mut all = [0; 2];
-    for number in 0..=run.steady {
-        let [_, _, bytes, count] =
-            sums(&script("profile/read_pprof.py", &[&pyroscope.body(number).unwrap()]), *pid);
-        all = [all[0] + bytes, all[1] + count];
-    }
-    // This program only allocates device memory: the deltas of all profiles add up.
-    assert_eq!(all[1], oracle["allocations"].as_u64().unwrap());
-    assert!(all[0] >= oracle["peak_bytes"].as_u64().unwrap());
+    // This program only allocates device memory.
+    assert_eq!(new, oracle["allocations"].as_u64().unwrap());
+    assert!(new_bytes >= oracle["peak_bytes"].as_u64().unwrap());
     let own = profile["samples"].as_array().unwrap().iter();
     let own: Vec<_> = own.filter(|sample| sample["labels"]["pid"] == *pid).collect();
     assert!(own.iter().all(|sample| sample["labels"]["process"] == "workload"), "{own:?}");
@@ -151,33 +136,6 @@ fn check_pyroscope(run: &Run) {
             assert!(!frame[index].as_str().unwrap().contains('/'), "a directory in {frame}");
         }
     }
-    let head = pyroscope.head(run.steady);
-    let path = head["path"].as_str().unwrap();
-    assert!(path.starts_with("/ingest?name=vramscope%7Bhost%3D"), "{path}");
-    assert!(path.contains("%2Czone%3Da%7D&from=") && path.contains("&format=pprof"), "{path}");
-    assert_eq!(head["headers"]["x-scope-orgid"], "team");
-    // `me:s3cret` in Python's base64.
-    assert_eq!(head["headers"]["authorization"], "Basic bWU6czNjcmV0");
-}
-
-fn check_files(run: &Run) {
-    let dir = run.env.dir.path().join("profiles");
-    let files = files(&dir);
-    assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
-    let profiles: Vec<_> = files
-        .iter()
-        .map(|file| sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid))
-        .collect();
-    let live = run.oracle["live_bytes"].as_u64().unwrap();
-    let all = run.oracle["allocations"].as_u64().unwrap();
-    for name in ["heap", "profile.pb.gz"] {
-        let file = run.env.dir.path().join(name);
-        let profile = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
-        assert_eq!((profile[0], profile[3]), (live, all), "the pulled profile is the same");
-    }
-    // In files, allocated values are totals since tracing began.
-    assert!(profiles.iter().any(|sums| sums[0] == live && sums[3] == all), "{profiles:?}");
-    assert_eq!(profiles.first(), Some(&[0; 4]), "before the process started");
 }
 
 fn check_lake(run: &Run) {
@@ -273,7 +231,8 @@ fn check_otlp(run: &Run) {
     assert_eq!((&first["status"], &second["status"]), (&503.into(), &200.into()));
     assert_eq!(second["path"], "/v1/metrics");
     assert_eq!(second["headers"]["content-type"], "application/x-protobuf");
-    assert_eq!(second["headers"]["authorization"], "Bearer s3cret");
+    // `me:s3cret` in Python's base64.
+    assert_eq!(second["headers"]["authorization"], "Basic bWU6czNjcmV0");
     let mut live = Vec::new();
     let mut counted = Vec::new();
     let mut last = Value::Null;
@@ -316,8 +275,7 @@ fn check_otlp(run: &Run) {
 #[test]
 fn every_exporter_sends_the_driver_values() {
     let run = run();
-    check_pyroscope(&run);
-    check_files(&run);
+    check_profile(&run);
     check_lake(&run);
     check_otlp(&run);
     // The collector was busy once, and got the data later: that is not a failure.
@@ -350,20 +308,16 @@ fn killed_agent_loses_only_the_open_file() {
     let unfinished: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
     let rows = script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
     assert!(rows["processes"].as_array().unwrap().len() >= 3, "{before:?}");
-    let profiles = env.dir.path().join("profiles");
-    let more = format!("[exporters.profiles]\ndir = \"{}\"\ninterval = \"1s\"", profiles.display());
-    let agent = Agent::start_with(&env, &format!("{}{more}", settings("1h")), &[]);
+    let agent = Agent::start_with(&env, &settings("1h"), &[]);
     agent.until("the old one to go", |_| {
         (!unfinished.iter().any(|path| path.exists())).then_some(())
     });
     agent.until("a new one", |_| files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
     let other = train(&env);
-    let seen = agent.until("a profile of the new process", |_| {
-        let newest = files(&profiles).into_iter().rfind(|path| !is_unfinished(path))?;
-        let profile = script("profile/read_pprof.py", &[newest.to_str().unwrap()]);
-        (sums(&profile, other.pid())[0] > 0).then(|| files(&profiles).len())
-    });
-    agent.until("more of them", |_| (files(&profiles).len() > seen + 2).then_some(()));
+    agent.process(other.pid(), |process| process["live_allocations"].as_u64() > Some(0));
+    let sequence = |agent: &Agent| agent.api("status")["snapshots_total"].as_u64();
+    let seen = sequence(&agent).unwrap();
+    agent.until("more rows", |agent| (sequence(agent) > Some(seen + 3)).then_some(()));
     assert_eq!(finished(), before, "no file is finished early");
     agent.end(15);
     assert!(finished().len() > before.len(), "shutdown finishes open files");
@@ -378,33 +332,30 @@ fn full_disk_is_reported_once_by_exporters() {
     let disk = Disk::new(env.dir.path().join("disk"));
     let filler = disk.0.join("filler");
     fs::write(&filler, vec![1; 256 << 10]).unwrap();
-    let pyroscope = Receiver::start(env.dir.path().join("pyroscope"), &["500,404"]);
+    let otlp = Receiver::start(env.dir.path().join("otlp"), &["404,404,200"]);
     let settings = format!(
         "[exporters.parquet]\ndir = \"{0}/lake\"\ninterval = \"1s\"\nrotate_interval = \"1s\"\n\
-         [exporters.profiles]\ndir = \"{0}/profiles\"\ninterval = \"1s\"\n\
-         [exporters.pyroscope]\nurl = \"http://127.0.0.1:{1}\"\ninterval = \"1s\"\n",
+         [exporters.otlp]\nendpoint = \"http://127.0.0.1:{1}\"\ninterval = \"1s\"\n",
         disk.0.display(),
-        pyroscope.port
+        otlp.port
     );
     let agent = Agent::start_with(&env, &settings, &[]);
     let workload = train(&env);
-    agent.until("some profiles", |_| pyroscope.body(5));
+    agent.until("some exports", |_| otlp.body(5));
     assert!(!files(&disk.0).iter().any(|path| path.extension().is_some_and(|e| e == "parquet")));
     fs::remove_file(&filler).unwrap();
-    let is_finished =
-        |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet" || e == "gz");
+    let is_finished = |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet");
     agent.until("files", |_| {
         (files(&disk.0).iter().filter(|path| is_finished(path)).count() > 4).then_some(())
     });
     let messages = agent.end(15);
     for (message, times) in [
         ("cannot write tables to", 1),
-        ("cannot write profiles to", 1),
-        ("No space left on device", 2),
-        (" again, after ", 3),
-        ("vramscope: can ", 3),
-        ("the server returned 500", 1),
-        ("the server returned 404", 0),
+        ("No space left on device", 1),
+        ("can send metrics to", 1),
+        ("can write tables to", 1),
+        (" again, after ", 2),
+        ("the server returned 404", 1),
     ] {
         assert_eq!(messages.matches(message).count(), times, "{message}: {messages}");
     }
@@ -420,8 +371,8 @@ fn documented_exporter_config_is_valid() {
     let env = TestEnv::new();
     let output = check(&env, &blocks("docs/operations/exporters.md", "toml")[0]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let wrong = "[exporters.otlp]\nendpoint = \"collector\"\n[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\n\
-                 token_file = \"/nowhere/token\"\n[exporters.profiles]\ndir = \"/dev/null/x\"\n";
+    let wrong = "[exporters.otlp]\nendpoint = \"collector\"\ntoken_file = \"/nowhere/token\"\n\
+                 [exporters.parquet]\ndir = \"/dev/null/x\"\n";
     let output = check(&env, wrong);
     assert_eq!(output.status.code(), Some(2));
     let messages = stderr(&output);
@@ -429,8 +380,7 @@ fn documented_exporter_config_is_valid() {
         assert!(messages.contains(word), "{word}: {messages}");
     }
     let known = "[exporters.otlp]\nendpoint = \"http://127.0.0.1\"\ngzip = false\n";
-    let unknown =
-        "[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\ntimeout = \"1s\"\nspeed = 3\n";
+    let unknown = "[exporters.parquet]\ndir = \"/tmp\"\nspeed = 3\n";
     for settings in [format!("{known}speed = 3\n"), format!("{known}{unknown}")] {
         let output = check(&env, &settings);
         assert_eq!(output.status.code(), Some(2));
@@ -449,20 +399,24 @@ fn tls_exporters_send_only_to_trusted_servers() {
     let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);
     let untrusted = Receiver::start(base.join("untrusted"), &["", &certificate, &key]);
     secret(&base.join("token"), "s3cret");
-    let settings = format!(
-        "[exporters.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
-         ca_file = \"{certificate}\"\ntoken_file = \"{base}/token\"\n\
-         [exporters.pyroscope]\nurl = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\nmax_retry_time = \"1s\"\n",
-        trusted.port,
-        untrusted.port,
-        base = base.display()
-    );
-    let agent = Agent::start_with(&env, &settings, &[]);
+    let settings = |port: u16, more: &str| {
+        format!(
+            "[exporters.otlp]\nendpoint = \"https://127.0.0.1:{port}\"\ninterval = \"1s\"\n\
+             gzip = false\nmax_retry_time = \"1s\"\ntoken_file = \"{}/token\"\n{more}",
+            base.display()
+        )
+    };
+    let ca_file = format!("ca_file = \"{certificate}\"\n");
+    let agent = Agent::start_with(&env, &settings(trusted.port, &ca_file), &[]);
     let body = agent.until("metrics", |_| trusted.body(2));
     script("exporters/read_otlp.py", &[&body, "plain"]);
     let messages = agent.end(15);
     assert_eq!(trusted.head(2)["headers"]["authorization"], "Bearer s3cret");
-    assert_eq!(untrusted.count(), 0);
-    assert_eq!(messages.matches("cannot send profiles").count(), 1, "{messages}");
     assert!(!messages.contains("cannot send metrics"), "{messages}");
+    let agent = Agent::start_with(&env, &settings(untrusted.port, ""), &[]);
+    agent.until("the failure", |agent| {
+        agent.messages().contains("cannot send metrics").then_some(())
+    });
+    agent.end(15);
+    assert_eq!(untrusted.count(), 0);
 }

@@ -181,7 +181,7 @@ fn ends_with_2(agent: &mut Agent) -> String {
             assert_eq!(status.code(), Some(2), "{}", agent.messages());
             return agent.messages();
         }
-        let was_noticed = agent.messages().contains("error: ");
+        let was_noticed = agent.messages().contains(" ERROR ");
         let response = harness::http::get(&agent.address, "/readyz", "");
         let is_ready = response.is_ok_and(|response| response.status == 200);
         assert!(!(was_noticed && is_ready), "ready after the error:\n{}", agent.messages());
@@ -202,7 +202,7 @@ fn agent_exits_with_2_when_capture_panics() {
     fault.happen();
     let start = Instant::now();
     agent.until("the reason", |agent| {
-        agent.messages().contains("error: the thread `capture` panicked").then_some(())
+        agent.messages().contains(" ERROR the thread `capture` panicked").then_some(())
     });
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     let messages = ends_with_2(&mut agent);
@@ -212,19 +212,13 @@ fn agent_exits_with_2_when_capture_panics() {
 
 /// Returns a configuration that starts every thread of the agent. Nothing listens on port 9.
 fn everything(env: &TestEnv) -> String {
-    let dir = |name: &str| env.dir.path().join(name).display().to_string();
     format!(
-        "[[alerts.rule]]\nname = 'runs'\nmetric = 'vramscope_ready'\nabove = 0\n\
-         [[alerts.receiver]]\ntype = 'webhook'\nurl = 'http://127.0.0.1:9/'\nrepeat_interval = '1s'\n\
-         retries = 0\nrate_limit = 1000\n\
+        "[[alerts.receiver]]\ntype = 'webhook'\nurl = 'http://127.0.0.1:9/'\n\
          [[alerts.receiver]]\ntype = 'command'\ncommand = ['/bin/true']\n\
          [kubernetes]\nkubelet_url = 'http://127.0.0.1:9/'\n\
          [exporters.otlp]\nendpoint = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
-         [exporters.pyroscope]\nurl = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
-         [exporters.profiles]\ndir = '{}'\ninterval = '1s'\n\
          [exporters.parquet]\ndir = '{}'\ninterval = '1s'\n",
-        dir("profiles"),
-        dir("tables")
+        env.dir.path().join("tables").display()
     )
 }
 
@@ -246,10 +240,9 @@ fn agent_exits_with_2_when_any_of_its_threads_panics() {
         "incidents",
         "kubelet",
         "export-otlp",
-        "export-pyroscope",
-        "export-profiles",
+        "send-otlp",
         "export-parquet",
-        "messages",
+        "log",
     ];
     for batch in threads.chunks(4) {
         std::thread::scope(|scope| {
@@ -269,7 +262,7 @@ fn agent_exits_when_thread_panics(thread: &str) {
     fault.happen();
     let start = Instant::now();
     let reason = format!("the thread `{thread}` panicked: injected fault");
-    let is_noticed = |line: &str| line.starts_with("vramscope: error: ") && line.contains(&reason);
+    let is_noticed = |line: &str| line.contains(" ERROR ") && line.contains(&reason);
     let poll = || agent.messages().lines().any(is_noticed).then_some(());
     until(&reason, || agent.messages(), poll);
     assert!(start.elapsed() < Duration::from_secs(6), "{thread}: {:?}", start.elapsed());
@@ -290,13 +283,13 @@ fn threads(agent: &Agent) -> Vec<String> {
 #[test]
 fn agent_exits_despite_a_hanging_thread() {
     let env = TestEnv::new();
-    let fault = Fault::new(&env, "hang", "export-profiles");
+    let fault = Fault::new(&env, "hang", "export-parquet");
     let mut agent = agent_with(&env, &fault);
     fault.happen();
     // It hangs now, or when it checks whether the agent is shutting down.
     send_signal(agent.pid(), 15);
     let messages = ends_with_2(&mut agent);
-    assert!(messages.contains("thread `export-profiles` did not stop"), "{messages}");
+    assert!(messages.contains("thread `export-parquet` did not stop"), "{messages}");
 }
 
 #[test]

@@ -106,11 +106,8 @@ fn agent_accepts_systemd_and_kubernetes_state_dirs() {
     assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o777, 0o700);
 }
 
-const COMMANDS: [&str; 2] = [
-    "[[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/true\"]\n",
-    "[[actions.allow]]\nuser = \"0\"\naction = \"command\"\ncommand = [\"/bin/true\"]\n\
-     trigger = \"out_of_memory\"\n",
-];
+const COMMANDS: [&str; 1] =
+    ["[[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/true\"]\n"];
 
 #[test]
 fn config_with_commands_must_not_be_writable_by_others() {
@@ -161,7 +158,7 @@ fn secrets(file: &Path) -> Vec<String> {
         ),
         format!("[exporters.otlp]\nendpoint = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),
         format!(
-            "[exporters.pyroscope]\nurl = \"https://a.example/\"\nusername = \"me\"\n\
+            "[exporters.otlp]\nendpoint = \"https://a.example/\"\nusername = \"me\"\n\
              password_file = \"{file}\"\n"
         ),
         format!("[kubernetes]\nkubelet_url = \"https://a.example/\"\ntoken_file = \"{file}\"\n"),

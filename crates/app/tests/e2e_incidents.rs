@@ -14,12 +14,9 @@ use serde_json::Value;
 use crate::harness::environment::Disk;
 use crate::harness::files::{run, stdout};
 use crate::harness::incidents::{Agent, object};
-use crate::harness::{self, TestEnv, Workload, send_signal, until};
+use crate::harness::{self, TestEnv, Workload, send_signal};
 
 const MIB: u64 = 1 << 20;
-
-/// Signal that stops a process.
-const SIGSTOP: i32 = 19;
 
 /// An environment whose devices exist: a first process creates them.
 fn shared(memory: &str) -> TestEnv {
@@ -355,39 +352,6 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
 }
 
 #[test]
-fn only_an_allowed_process_is_stopped_at_out_of_memory() {
-    let env = shared("1G");
-    let rule = rule(&env);
-    for dry_run in [true, false] {
-        let settings = format!(
-            "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
-             [[actions.allow]]\n{rule}min_bytes = \"100M\"\n"
-        );
-        let state = env.dir.path().join(format!("state-{dry_run}"));
-        let agent = Agent::start_in(&env, state, &settings);
-        let mut allowed = hold(&env, 0, 300 * MIB);
-        let elsewhere = hold(&env, 1, 300 * MIB);
-        elsewhere.signal(SIGSTOP);
-        if dry_run {
-            allowed.signal(SIGSTOP);
-        }
-        let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
-        let mut requester = python(&env, calls);
-        let own = [&allowed, &elsewhere, &requester].map(Workload::pid);
-        let line = decisions(&agent, &own).remove(0);
-        assert_eq!(line["pid"], allowed.pid(), "{line}");
-        assert_eq!(line["outcome"], if dry_run { "dry_run" } else { "done" }, "{line}");
-        if !dry_run {
-            allowed.child.wait().unwrap();
-        }
-        agent.stop();
-        assert!(!dry_run || was_left_alone(&allowed));
-        assert!(was_left_alone(&elsewhere));
-        assert!(requester.child.try_wait().unwrap().is_none());
-    }
-}
-
-#[test]
 fn simultaneous_failures_have_one_incident_each() {
     let env = shared("4G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
@@ -403,127 +367,6 @@ fn simultaneous_failures_have_one_incident_each() {
         agent.wait_dir(pid);
     }
     workloads.into_iter().for_each(|workload| drop(workload.finish()));
-    agent.stop();
-}
-
-/// Whether no signal was sent to a stopped process: it would be pending.
-fn was_left_alone(workload: &Workload) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    assert!(field("State:").contains("T (stopped)"), "{status}");
-    let pending = |name| u64::from_str_radix(field(name).trim(), 16).unwrap();
-    pending("SigPnd:") == 0 && pending("ShdPnd:") == 0
-}
-
-/// Returns the start time of a process, in clock ticks.
-fn ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, rest) = stat.rsplit_once(") ").unwrap();
-    rest.split(' ').nth(19).unwrap().parse().unwrap()
-}
-
-/// Returns the lines of the decision log about these processes, at least one.
-fn decisions(agent: &Agent, pids: &[u32]) -> Vec<Value> {
-    let log = agent.state.join("actions.log");
-    let read = || -> Vec<Value> {
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        let complete = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let all = complete.map(|line| serde_json::from_str::<Value>(line).unwrap());
-        all.filter(|line| pids.iter().any(|pid| line["pid"] == *pid)).collect()
-    };
-    agent.wait("a decision", || !read().is_empty());
-    read()
-}
-
-/// Returns a name that no other workload on this machine has.
-fn own_name(env: &TestEnv) -> String {
-    let dir = env.dir.path().file_name().unwrap().to_str().unwrap();
-    format!("own{}", dir.trim_start_matches('.'))
-}
-
-/// A workload of that name that holds one allocation.
-fn hold(env: &TestEnv, device: u32, bytes: u64) -> Workload {
-    let [device, bytes] = [device.to_string(), bytes.to_string()];
-    let named = ["--process-name", &own_name(env), "--device", &device];
-    let held = ["hold", "--count", "1", "--size", &bytes, "--wait-ms", "120000"];
-    let mut workload = env.workload(&[&named[..], &held].concat());
-    workload.wait_ready();
-    workload
-}
-
-/// A rule that allows stopping workloads of that name only: the agent sees every process.
-fn rule(env: &TestEnv) -> String {
-    format!("name = \"{}\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n", own_name(env))
-}
-
-fn stop_settings(env: &TestEnv) -> String {
-    format!(
-        "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = false\n\
-         [[actions.allow]]\n{}",
-        rule(env)
-    )
-}
-
-#[test]
-fn no_process_is_stopped_if_it_cannot_help() {
-    for (fails, calls, reason) in [
-        ("", "assert allocate(9000) == 2", "request_exceeds_device"),
-        ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
-        ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory_exhausted"),
-        // It frees its own memory and retries, as PyTorch does.
-        (
-            "",
-            "allocate(7000); held = ctypes.c_uint64(pointer.value); assert allocate(1500) == 2\n\
-             assert cu.cuMemFree_v2(held) == 0; assert allocate(1500) == 0",
-            "recovered",
-        ),
-    ] {
-        let mut env = shared("8G");
-        let agent = Agent::start(&env, &stop_settings(&env));
-        let bystander = hold(&env, 0, 100 * MIB);
-        bystander.signal(SIGSTOP);
-        if !fails.is_empty() {
-            env = env.env("SIM_INJECT_FAILURES", fails);
-        }
-        let workload = python(&env, &format!("{calls}\ntime.sleep(60)"));
-        let own = [&workload, &bystander].map(Workload::pid);
-        let log = decisions(&agent, &own);
-        assert_eq!(log[0]["outcome"], "skipped", "{log:?}");
-        assert_eq!(log[0]["pid"], workload.pid(), "{log:?}");
-        assert!(log[0]["reason"].as_str().unwrap().contains(reason), "{log:?}");
-        // A later decision would be in one of the next snapshots.
-        let sequence = || agent.agent.api("status")["snapshots_total"].as_u64().unwrap();
-        let before = sequence();
-        agent.wait("the third snapshot after that", || sequence() >= before + 3);
-        assert_eq!(decisions(&agent, &own).len(), 1, "{reason}");
-        drop(workload);
-        agent.stop();
-        assert!(was_left_alone(&bystander), "{reason}");
-    }
-}
-
-#[test]
-fn preexisting_process_is_stopped_by_driver_usage() {
-    let env = shared("1G");
-    let mut older = hold(&env, 0, 400 * MIB);
-    // Start times have a resolution of 10 ms: within the same tick neither is older.
-    let tick = ticks(older.pid());
-    until("the next tick", String::new, || {
-        let mut later = Command::new("sleep").arg("60").spawn().unwrap();
-        let later_tick = ticks(later.id());
-        later.kill().unwrap();
-        later.wait().unwrap();
-        (later_tick > tick).then_some(())
-    });
-    let settings = format!("{}min_bytes = \"400M\"\n", stop_settings(&env));
-    let agent = Agent::start(&env, &settings);
-    let requester = python(&env, "assert allocate(600) == 2; time.sleep(60)");
-    let log = decisions(&agent, &[older.pid(), requester.pid()]);
-    let last = log.last().unwrap();
-    assert_eq!((&last["pid"], &last["outcome"]), (&older.pid().into(), &"done".into()), "{log:?}");
-    assert!(last["bytes"].as_u64().unwrap() >= 400 * MIB, "{log:?}");
-    older.child.wait().unwrap();
-    drop(requester);
     agent.stop();
 }
 

@@ -1,11 +1,8 @@
-//! The rule file and the dashboard, checked with promtool, the metric catalog and the built-in
-//! rules.
+//! The rule file and the dashboard, checked with promtool and the metric catalog.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use engine::alert::builtin::{self, Thresholds};
-use engine::alert::{RuleExpr, Threshold};
 use engine::metrics::catalog;
 use serde_json::Value;
 
@@ -19,8 +16,6 @@ const SCRAPED: [&str; 2] = ["job", "instance"];
 struct Rule {
     name: String,
     expr: String,
-    hold: String,
-    severity: String,
     annotations: String,
 }
 
@@ -41,10 +36,8 @@ fn rules() -> Vec<Rule> {
                 section = "expr";
                 rule.expr.push_str(expr.trim_start_matches('|'));
             }
-            Some(("for", hold)) => rule.hold = hold.into(),
-            Some(("labels", "")) => section = "labels",
+            Some(("for" | "labels", _)) => section = "",
             Some(("annotations", "")) => section = "annotations",
-            Some(("severity", severity)) if section == "labels" => rule.severity = severity.into(),
             _ if section == "annotations" => rule.annotations += line,
             _ if section == "expr" => rule.expr += line,
             _ => (),
@@ -158,36 +151,10 @@ fn rules_use_only_cataloged_metrics_and_labels() {
         for label in names_after(&rule.annotations, "$labels.") {
             assert!(known.contains(label), "{}: {label}", rule.name);
         }
-        for part in ["summary:", "description:", "action:"] {
+        for part in ["summary:", "action:"] {
             assert!(rule.annotations.contains(part), "{}: {part}", rule.name);
         }
     }
-}
-
-#[test]
-fn built_in_rules_match_the_rule_file() {
-    let file: BTreeMap<String, Rule> =
-        rules().into_iter().map(|rule| (rule.name.clone(), rule)).collect();
-    for rule in builtin::rules(&Thresholds::default()) {
-        let name = rule.alert_name();
-        let theirs = file.get(&name).unwrap_or_else(|| panic!("{name} is missing in the file"));
-        assert_eq!(theirs.severity, rule.severity.name(), "{name}");
-        let minutes = rule.hold.millis() / 60_000;
-        let hold = if minutes == 0 { String::new() } else { format!("{minutes}m") };
-        assert_eq!(theirs.hold, hold, "{name}");
-        assert!(theirs.expr.contains(rule.metric.name), "{name}: {}", theirs.expr);
-        let limit = match (rule.threshold, &*rule.name) {
-            (_, "not_ready") => "== 0".into(),
-            (Threshold::Below(_), _) => "< 6 * 3600".into(),
-            (Threshold::Above(_), "untracked_growth") => "> 1024 * 1024 * 1024".into(),
-            (Threshold::Above(limit), _) => format!("> {limit}"),
-        };
-        assert!(theirs.expr.contains(&limit), "{name}: {} has no {limit}", theirs.expr);
-        if matches!(rule.expr, RuleExpr::Increase(_)) {
-            assert!(theirs.expr.contains("[10m]"), "{name}");
-        }
-    }
-    assert_eq!(file.len(), builtin::RULE_NAMES.len() + 1, "VramscopeAgentDown is only in the file");
 }
 
 fn dashboard() -> Value {

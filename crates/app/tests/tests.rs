@@ -37,6 +37,7 @@ mod e2e_oracle;
 mod e2e_output;
 mod e2e_random;
 mod e2e_record;
+mod e2e_recovery;
 mod e2e_serve;
 mod e2e_stacks;
 mod e2e_targets;

@@ -112,6 +112,17 @@ pub struct Snapshot {
     pub gpus: Vec<GpuView>,
 }
 
+impl Snapshot {
+    /// Marks it as the state when capture ended early: nothing after it was seen. Processes that
+    /// exited before are still exact.
+    pub fn mark_capture_ended(&mut self, at: Timestamp) {
+        self.uncertainty.capture_ended = Some(at);
+        for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
+            process.uncertainty.capture_ended = Some(at);
+        }
+    }
+}
+
 /// A GPU, as reported by the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuView {

@@ -18,6 +18,7 @@ mod ledger_model;
 mod metrics;
 mod model;
 mod oom;
+mod prometheus_rules;
 mod random;
 mod random_seeds;
 mod torch;

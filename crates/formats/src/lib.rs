@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod export;
+pub mod hostname;
 pub mod import;
 pub mod kernel_name;
+pub mod parse_units;
 pub mod recording;
 pub mod report;
 pub mod sanitize;

@@ -2,6 +2,7 @@
 //! breaks or bidirectional controls that would rewrite a terminal or hide in a label.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::Write;
 
 use engine::metrics::label::is_invisible;
@@ -59,6 +60,21 @@ pub fn sanitize_up_to(text: &str, max: usize) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// Returns an error with its causes. Some errors already contain the text of their cause.
+#[must_use]
+pub fn error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let reason = error.to_string();
+        if !text.contains(&reason) {
+            text = format!("{text}: {reason}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn is_plain(c: char) -> bool {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the agent's profiles with Go's pprof, over HTTP and from files, and compares them with the API and the oracle.
+"""Reads the agent's profiles with Go's pprof, over HTTP and from saved files, and compares them with the API and the oracle.
 
 usage: profiles.py --vramscope PATH --sim DIR [--go go]
 
@@ -11,8 +11,9 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import urllib.request
 
-from hosts import Checks, Host, wait
+from hosts import Checks, Host
 
 TYPES = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]
 SHOW_ALL = ["-nodefraction=0", "-edgefraction=0", "-nodecount=100000"]
@@ -53,17 +54,15 @@ def main():
         directory = pathlib.Path(directory)
         pprof = Pprof(options.go, directory)
         print("     " + subprocess.run([options.go, "version"], capture_output=True, text=True, check=True).stdout.strip())
-        files = directory / "profiles"
-        host = Host("node-1", directory, options.vramscope, options.sim, f'[exporters.profiles]\ndir = "{files}"\ninterval = "1s"\n')
+        first, last = str(directory / "first.pb.gz"), str(directory / "last.pb.gz")
+        host = Host("node-1", directory, options.vramscope, options.sim, "")
         try:
+            urllib.request.urlretrieve(host.url("/debug/pprof/heap"), first)
             pids = [host.start("train", "--steps", "40", "--step-ms", "2"), host.start("leak3")]
             seen = {pid: host.settle(pid) for pid in pids}
             url = host.url("/debug/pprof/heap")
             pulled = {pid: {kind: pprof.total(kind, url, f"-tagfocus=pid={pid}") for kind in TYPES} for pid in pids}
-            known = len(list(files.iterdir()))
-            wait("another file", lambda: len([path for path in files.iterdir() if path.name.startswith("vram")]) > known + 1)
-            kept = sorted(path for path in files.iterdir() if path.name.startswith("vram"))
-            first, last = str(kept[0]), str(kept[-1])
+            urllib.request.urlretrieve(url, last)
             for pid in pids:
                 api = seen[pid]
                 expected = {"alloc_objects": api["allocations_total"], "inuse_objects": api["live_allocations"],

@@ -492,10 +492,8 @@ pub(crate) fn run() -> Result<Outcome> {
         Verb::Kernels(options) => commands::kernels::run(&options),
         #[cfg(feature = "capture")]
         Verb::Record(options) => commands::record::run(&options),
-        #[cfg(feature = "serve")]
+        #[cfg(feature = "capture")]
         Verb::Serve(options) => commands::serve::run(&options),
-        #[cfg(not(feature = "serve"))]
-        Verb::Serve(_) => Err(commands::no_agent()),
         #[cfg(feature = "capture")]
         Verb::Doctor => commands::doctor::run(),
         #[cfg(feature = "capture")]
@@ -505,6 +503,7 @@ pub(crate) fn run() -> Result<Outcome> {
         | Verb::Run(_)
         | Verb::Kernels(_)
         | Verb::Record(_)
+        | Verb::Serve(_)
         | Verb::Doctor
         | Verb::Demo(_) => Err(commands::no_capture()),
     }

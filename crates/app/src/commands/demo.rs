@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capture::session::{SessionOptions, StackMode, Target, TensorMode};
+use capture::session::{SessionOptions, StackMode, Target};
 use engine::model::ids::Pid;
 use engine::snapshot::SnapshotOptions;
 
@@ -58,19 +58,10 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     let simulator = SimulatorPaths::find(options.simulator.as_deref())?;
     let own_pid = Pid(std::process::id());
     let live = LiveTrace::start(SessionOptions {
-        target: Target::Processes { pids: vec![own_pid], follow: true },
         drivers: vec![simulator.driver.clone()],
-        ring_bytes: SessionOptions::RING_BYTES,
-        table_entries: None,
-        thread_entries: None,
-        attach_mode: None,
-        activity: None,
         objects: true,
         stacks: StackMode::Full,
-        tensors: TensorMode::Off,
-        stack_ring_bytes: SessionOptions::STACK_RING_BYTES,
-        logs: SessionOptions::DEFAULT_LOG_DIR.into(),
-        empty_probes: false,
+        ..SessionOptions::new(Target::Processes { pids: vec![own_pid], follow: true })
     })?;
     let view = SnapshotOptions { top: 6, ..SnapshotOptions::default() };
     let mut report =

@@ -20,7 +20,7 @@ pub(crate) mod replay;
 pub(crate) mod report;
 #[cfg(feature = "capture")]
 pub(crate) mod run;
-#[cfg(feature = "serve")]
+#[cfg(feature = "capture")]
 pub(crate) mod serve;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
@@ -30,13 +30,5 @@ pub(crate) mod trace;
 pub(crate) fn no_capture() -> anyhow::Error {
     anyhow::anyhow!(
         "this build cannot trace; build it on x86-64 Linux with the feature `capture` (the default)"
-    )
-}
-
-/// Error of a build without the agent.
-#[cfg(not(feature = "serve"))]
-pub(crate) fn no_agent() -> anyhow::Error {
-    anyhow::anyhow!(
-        "this build has no agent; build it on x86-64 Linux with the feature `serve` (the default)"
     )
 }

@@ -8,20 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
 
 use crate::io::output::named;
 use crate::io::output_file;
 use crate::io::output_file::Planned;
-
-/// Temporary names that are tried.
-const MAX_NAME_ATTEMPTS: u32 = 100;
 
 /// A file that is being written.
 #[derive(Debug)]
 pub(crate) struct AtomicFile {
     writer: BufWriter<File>,
     /// Its temporary name; None for pipes and the like.
-    temporary: Option<TempPath>,
+    temporary: Option<Temporary>,
     path: PathBuf,
     force: bool,
 }
@@ -34,9 +32,11 @@ impl AtomicFile {
         let (writer, temporary) = match Planned::find(path, force)?.into_stream()? {
             Some(stream) => (stream, None),
             None => {
-                let created = TempPath::sibling(path);
-                let (file, temporary) = created.with_context(|| output_file::cannot(path))?;
-                (file, Some(temporary))
+                let create = || -> io::Result<_> {
+                    let file = sibling(path)?;
+                    Ok((file.reopen()?, Some(Temporary::new(file))))
+                };
+                create().with_context(|| output_file::cannot(path))?
             }
         };
         Ok(Self { writer: BufWriter::new(writer), temporary, path: path.into(), force })
@@ -46,11 +46,7 @@ impl AtomicFile {
     pub(crate) fn commit(mut self) -> Result<()> {
         self.flush()?;
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
-        let renamed = if self.force {
-            fs::rename(&temporary.path, &self.path)
-        } else {
-            rename_no_replace(&temporary.path, &self.path)
-        };
+        let renamed = temporary.persist(&self.path, self.force);
         renamed.map_err(|error| output_file::not_created(error, &self.path))
     }
 }
@@ -65,19 +61,6 @@ impl Write for AtomicFile {
     }
 }
 
-/// Renames without overwriting: a hard link fails if the name exists, a rename does not. Not every
-/// file system has links.
-fn rename_no_replace(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Err(error)
-            if error.kind() != ErrorKind::AlreadyExists && fs::symlink_metadata(to).is_err() =>
-        {
-            fs::rename(from, to)
-        }
-        linked => linked,
-    }
-}
-
 /// Returns options to create a file: private to its owner, never through a link or over another
 /// file.
 pub(crate) fn options() -> OpenOptions {
@@ -88,56 +71,53 @@ pub(crate) fn options() -> OpenOptions {
     options
 }
 
-/// Creates a file in the same directory.
-fn sibling(path: &Path) -> io::Result<(File, PathBuf)> {
+/// Creates a private file in the same directory, which is removed on drop.
+fn sibling(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
     // Names have at most 255 bytes.
     let name: String = name.chars().take(32).collect();
-    for attempt in 0..MAX_NAME_ATTEMPTS {
-        let temporary = format!(".{name}.{}-{attempt}.part", std::process::id());
-        let path = path.with_file_name(temporary);
-        match options().open(&path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            opened => return Ok((opened?, path)),
-        }
-    }
-    Err(ErrorKind::AlreadyExists.into())
+    let prefix = format!(".{name}.{}-", std::process::id());
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(".part")
+        .tempfile_in(output_file::directory(path))
 }
 
 /// Checks that a file can be created in the same directory; nothing stays.
 pub(crate) fn check_sibling(path: &Path) -> io::Result<()> {
-    let (_, temporary) = sibling(path)?;
-    fs::remove_file(temporary)
+    sibling(path)?.close()
 }
 
 /// Creates a new, empty file in place of a file or a link.
 pub(crate) fn replace(path: &Path) -> io::Result<File> {
-    let (file, temporary) = sibling(path)?;
-    if let Err(error) = fs::rename(&temporary, path) {
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
-    }
-    Ok(file)
+    Ok(sibling(path)?.persist(path)?)
 }
 
-/// A path that is removed on drop, or by a signal.
+/// A temporary file that is also removed by a signal.
 #[derive(Debug)]
-struct TempPath {
+struct Temporary {
+    file: Option<NamedTempFile>,
     path: PathBuf,
 }
 
-impl TempPath {
-    fn sibling(path: &Path) -> io::Result<(File, Self)> {
-        let (file, path) = sibling(path)?;
+impl Temporary {
+    fn new(file: NamedTempFile) -> Self {
+        let path = file.path().to_owned();
         with_temp_paths(|list| list.push(path.clone()));
-        Ok((file, Self { path }))
+        Self { file: Some(file), path }
+    }
+
+    /// Gives it another name; without `force` only if that is free.
+    fn persist(mut self, path: &Path, force: bool) -> io::Result<()> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        let renamed = if force { file.persist(path) } else { file.persist_noclobber(path) };
+        renamed.map(drop).map_err(io::Error::from)
     }
 }
 
-impl Drop for TempPath {
+impl Drop for Temporary {
     fn drop(&mut self) {
-        // After the rename it no longer exists.
-        let _ = fs::remove_file(&self.path);
+        drop(self.file.take());
         with_temp_paths(|list| list.retain(|path| *path != self.path));
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use engine::model::units::Bytes;
 use formats::report::live::text::TextStyle;
 use formats::sanitize;
+use formats::sanitize::error_chain;
 
 use crate::io::atomic_file::AtomicFile;
 use crate::io::output_file;
@@ -19,13 +20,13 @@ use crate::io::terminal::Guard;
 /// Name of standard output in messages.
 pub(crate) const STDOUT: &str = "standard output";
 
-/// Receiver of messages instead of stderr.
-static LOG_REDIRECT: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
+/// Receiver of messages instead of stderr; takes whether a message is a warning.
+static LOG_REDIRECT: OnceLock<fn(bool, &str)> = OnceLock::new();
 
-/// Redirects messages, without line ends.
-#[cfg(feature = "serve")]
-pub(crate) fn redirect_log(to: impl Fn(String) + Send + Sync + 'static) {
-    let _ = LOG_REDIRECT.set(Box::new(to));
+/// Redirects messages.
+#[cfg(feature = "capture")]
+pub(crate) fn redirect_log(to: fn(bool, &str)) {
+    let _ = LOG_REDIRECT.set(to);
 }
 
 /// Whether the current line of the terminal shows progress.
@@ -36,20 +37,23 @@ const EMPTY_LINE: &str = "\r\x1b[K";
 
 /// Logs a message to stderr. A closed stderr is not an error.
 pub(crate) fn log(message: &str) {
-    write_message(&format!("vramscope: {message}"));
+    write_message(false, message);
+}
+
+/// Logs a warning.
+pub(crate) fn warn(message: &str) {
+    write_message(true, message);
 }
 
 /// Writes a message. All messages are escaped, because they may quote files, processes and
 /// arguments.
-fn write_message(text: &str) {
-    let line = sanitize::message(text);
-    match LOG_REDIRECT.get() {
-        Some(to) => to(line),
-        None => {
-            let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
-            write_stderr(&format!("{clear}{line}\n"));
-        }
+fn write_message(is_warning: bool, message: &str) {
+    if let Some(to) = LOG_REDIRECT.get() {
+        return to(is_warning, message);
     }
+    let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
+    let line = sanitize::message(&format!("vramscope: {message}"));
+    write_stderr(&format!("{clear}{line}\n"));
 }
 
 /// Writes to standard error at once.
@@ -57,32 +61,9 @@ fn write_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Logs with a syslog level, 0 to 7, which the systemd journal reads if it captures stderr.
-#[cfg(feature = "serve")]
-pub(crate) fn log_as(level: u8, message: &str) {
-    let mark = match std::env::var_os("JOURNAL_STREAM") {
-        Some(_) => format!("<{level}>"),
-        None => String::new(),
-    };
-    write_message(&format!("{mark}vramscope: {message}"));
-}
-
 /// Logs the error that ends a verb.
 pub(crate) fn fail(error: &anyhow::Error) {
-    log(&format!("error: {}", error_chain(error)));
-}
-
-/// Returns an error with its causes. Some errors already contain the text of their cause.
-pub(crate) fn error_chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
+    log(&format!("error: {}", error_chain(error.as_ref())));
 }
 
 /// Shows progress, on a terminal only, until the next message or [`end_progress`].
@@ -286,10 +267,11 @@ mod tests {
     fn causes_are_not_repeated() {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let repeated = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
-        assert_eq!(error_chain(&repeated), format!("no file: {}", missing()));
+        assert_eq!(error_chain(repeated.as_ref()), format!("no file: {}", missing()));
         let advised = format!("no file: {}; check the path", missing());
-        assert_eq!(error_chain(&anyhow::Error::new(missing()).context(advised.clone())), advised);
+        let with_advice = anyhow::Error::new(missing()).context(advised.clone());
+        assert_eq!(error_chain(with_advice.as_ref()), advised);
         let plain = anyhow::Error::new(missing()).context("no file");
-        assert_eq!(error_chain(&plain), format!("no file: {}", missing()));
+        assert_eq!(error_chain(plain.as_ref()), format!("no file: {}", missing()));
     }
 }

@@ -212,7 +212,8 @@ pub(crate) fn ignore_size_limit() {
     }
 }
 
-fn directory(path: &Path) -> &Path {
+/// Returns the directory of a path.
+pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

@@ -18,7 +18,6 @@ use capture::plan::AttachPlan;
 use capture::session::{Notice, Session, SessionOptions, StackMode};
 use engine::model::event::Event;
 use engine::model::units::Timestamp;
-use engine::snapshot::Snapshot;
 use formats::export::CaptureSource;
 
 use crate::fault;
@@ -167,15 +166,6 @@ impl LiveTrace {
         }
         let complete_until = self.complete_until();
         (remaining, complete_until)
-    }
-}
-
-/// Marks a snapshot as the state when capture ended early: nothing after it was seen. Processes
-/// that exited before are still exact.
-pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Timestamp) {
-    snapshot.uncertainty.capture_ended = Some(at);
-    for process in snapshot.processes.iter_mut().filter(|process| process.ended.is_none()) {
-        process.uncertainty.capture_ended = Some(at);
     }
 }
 

@@ -11,7 +11,7 @@ use formats::recording::{RecordingHeader, RecordingWriter};
 
 use crate::io::output;
 use crate::io::output_file::{OutFile, Planned};
-use crate::{Outcome, cli, host};
+use crate::{Outcome, cli};
 
 /// A recording that is written until it ends or fails.
 pub(crate) struct Recorder {
@@ -35,8 +35,8 @@ impl Recorder {
         }
         let header = RecordingHeader {
             version: env!("CARGO_PKG_VERSION").into(),
-            hostname: host::name(),
-            kernel: host::kernel(),
+            hostname: formats::hostname::name(),
+            kernel: formats::hostname::kernel(),
             target: describe(target),
             activity: counts_activity,
             clock: context.clock.clone(),

@@ -20,7 +20,7 @@ use crate::Outcome;
 use crate::io::output;
 use crate::io::output::ResultOutput;
 use crate::io::output_file::shown;
-use crate::live::pipeline::{LiveTrace, PipelineMessage, end_capture};
+use crate::live::pipeline::{LiveTrace, PipelineMessage};
 use crate::live::recorder::Recorder;
 
 /// The ledger and what is needed to print it.
@@ -148,9 +148,9 @@ impl LiveReport {
         let snapshot_options = SnapshotOptions { ended_sites: true, ..self.snapshot_options };
         let mut last = self.ledger.snapshot(now, &snapshot_options);
         if let Some(error) = self.failure.take() {
-            end_capture(&mut last, now);
+            last.mark_capture_ended(now);
             outcome = Outcome::Incomplete;
-            output::log(&format!("error: {}", output::error_chain(&error)));
+            output::fail(&error);
         }
         self.ended.merge_into(&mut last);
         self.style.last = true;
@@ -193,7 +193,8 @@ pub(crate) fn gpu_names(gpus: &[GpuInfo]) -> Vec<GpuLabel> {
 }
 
 pub(crate) fn log_notice(notice: &Notice) {
-    output::log(&match notice {
+    let log = if notice.is_warning() { output::warn } else { output::log };
+    log(&match notice {
         Notice::Attached { path, functions, stepped } => {
             let suffix = match stepped {
                 0 => String::new(),

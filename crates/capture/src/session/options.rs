@@ -61,4 +61,24 @@ impl SessionOptions {
     pub const STACK_RING_BYTES: u32 = 16 * 1024 * 1024;
     /// Default log directory of a node.
     pub const DEFAULT_LOG_DIR: &str = "/var/log";
+
+    /// Returns the options of a trace of memory alone.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            drivers: Vec::new(),
+            ring_bytes: Self::RING_BYTES,
+            table_entries: None,
+            thread_entries: None,
+            attach_mode: None,
+            activity: None,
+            objects: false,
+            stacks: StackMode::Off,
+            tensors: TensorMode::Off,
+            stack_ring_bytes: Self::STACK_RING_BYTES,
+            logs: Self::DEFAULT_LOG_DIR.into(),
+            empty_probes: false,
+        }
+    }
 }

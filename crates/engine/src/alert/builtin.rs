@@ -1,4 +1,5 @@
-//! Built-in alert rules. `contrib/prometheus` has the same rules for Prometheus.
+//! Built-in alert rules. The rule file for Prometheus in `contrib/prometheus` is generated from
+//! them.
 
 use crate::metrics::Metric;
 use crate::metrics::catalog as metric;
@@ -15,41 +16,29 @@ const EVENT_ALERT_WINDOW: Nanos = Nanos(10 * MINUTE.0);
 /// Smaller caches do not raise a fragmentation alert.
 const MIN_FRAGMENTED_CACHE_BYTES: f64 = (1_u64 << 30) as f64;
 
-/// Thresholds of the built-in rules; a rule without a threshold is disabled.
+/// Thresholds of the built-in rules.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Thresholds {
     /// Time that a leak suspect must exist before it raises an alert.
-    pub leak_suspect: Option<Nanos>,
+    pub leak_suspect: Nanos,
     /// Raised if a GPU is forecast to be full within this time.
-    pub full_within: Option<Nanos>,
-    /// Raised after an out-of-memory error.
-    pub out_of_memory: bool,
+    pub full_soon: Nanos,
     /// Used share of a GPU's memory.
-    pub nearly_full: Option<f64>,
+    pub nearly_full: f64,
     /// Fragmented share of a framework's cache.
-    pub fragmentation: Option<f64>,
+    pub fragmentation: f64,
     /// Growth per hour of the untracked memory of a process.
-    pub untracked_growth: Option<Bytes>,
-    /// Raised after lost events.
-    pub events_lost: bool,
-    /// Raised while the agent drops detail to stay within its budget.
-    pub degraded: bool,
-    /// Raised while the agent is not tracing.
-    pub not_ready: bool,
+    pub untracked_growth: Bytes,
 }
 
 impl Default for Thresholds {
     fn default() -> Self {
         Self {
-            leak_suspect: Some(Nanos(5 * MINUTE.0)),
-            full_within: Some(Nanos(6 * HOUR.0)),
-            out_of_memory: true,
-            nearly_full: Some(0.95),
-            fragmentation: Some(0.4),
-            untracked_growth: Some(Bytes(1 << 30)),
-            events_lost: true,
-            degraded: true,
-            not_ready: true,
+            leak_suspect: Nanos(5 * MINUTE.0),
+            full_soon: Nanos(6 * HOUR.0),
+            nearly_full: 0.95,
+            fragmentation: 0.4,
+            untracked_growth: Bytes(1 << 30),
         }
     }
 }
@@ -67,47 +56,42 @@ pub const RULE_NAMES: [&str; 9] = [
     "not_ready",
 ];
 
-/// Returns the enabled rules.
+/// Returns the rules.
 #[must_use]
 pub fn rules(thresholds: &Thresholds) -> Vec<Rule> {
-    let memory = [
-        thresholds.out_of_memory.then(out_of_memory),
-        thresholds.full_within.map(full_soon),
-        thresholds.nearly_full.map(nearly_full),
-        thresholds.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH, hold)),
-        thresholds.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH_OBJECTS, hold)),
-        thresholds.untracked_growth.map(untracked_growth),
-        thresholds.fragmentation.map(fragmentation),
-    ];
-    let own = [
-        thresholds.events_lost.then(events_lost),
-        thresholds.degraded.then(degraded),
-        thresholds.not_ready.then(not_ready),
-    ];
-    memory.into_iter().chain(own).flatten().collect()
+    vec![
+        out_of_memory(),
+        full_soon(thresholds.full_soon),
+        nearly_full(thresholds.nearly_full),
+        leak_suspect(&metric::SUSPECT_GROWTH, thresholds.leak_suspect),
+        leak_suspect(&metric::SUSPECT_GROWTH_OBJECTS, thresholds.leak_suspect),
+        untracked_growth(thresholds.untracked_growth),
+        fragmentation(thresholds.fragmentation),
+        lost_events(),
+        degraded(),
+        not_ready(),
+    ]
 }
 
 /// A warning rule on the current value of a metric.
-fn rule(
-    name: &str,
+const fn rule(
+    name: &'static str,
     metric: &'static Metric,
     threshold: Threshold,
-    summary: &str,
-    advice: &str,
+    summary: &'static str,
+    advice: &'static str,
 ) -> Rule {
     Rule {
-        name: name.into(),
-        is_builtin: true,
+        name,
         severity: Severity::Warning,
         metric,
         expr: RuleExpr::Value,
-        matching: Vec::new(),
         at_least: None,
         threshold,
         slack: 0.0,
         hold: Nanos(0),
-        summary: summary.into(),
-        advice: advice.into(),
+        summary,
+        advice,
     }
 }
 
@@ -187,7 +171,7 @@ fn fragmentation(share: f64) -> Rule {
     }
 }
 
-fn events_lost() -> Rule {
+fn lost_events() -> Rule {
     let summary = "{value} events ({class}) lost in the last 10 minutes; values may be too low";
     let advice = "The host was too busy for the agent to keep up. Give it more CPU time, or trace less \
                   ([trace] stacks, torch and objects).";

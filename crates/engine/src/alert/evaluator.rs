@@ -42,19 +42,13 @@ impl Alert {
     /// One-sentence summary.
     #[must_use]
     pub fn summary(&self) -> String {
-        template::render(&self.rule.summary, self)
+        template::render(self.rule.summary, self)
     }
 
     /// Recommended action.
     #[must_use]
     pub fn advice(&self) -> String {
-        template::render(&self.rule.advice, self)
-    }
-
-    /// The value with its unit: `1.50 GiB`, `96 %`.
-    #[must_use]
-    pub fn formatted_value(&self) -> String {
-        template::format_value(self, self.value)
+        template::render(self.rule.advice, self)
     }
 }
 

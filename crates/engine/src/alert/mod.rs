@@ -12,4 +12,4 @@ mod template;
 
 pub use evaluator::{Alert, AlertEvaluator, Transition};
 pub use rule::{Rule, RuleExpr, Severity, Threshold};
-pub use template::placeholders;
+pub use template::pieces;

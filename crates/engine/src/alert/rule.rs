@@ -77,17 +77,13 @@ impl Threshold {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
     /// Name, as in the configuration.
-    pub name: Box<str>,
-    /// Whether the rule is built in; otherwise it comes from the configuration.
-    pub is_builtin: bool,
+    pub name: &'static str,
     /// Severity of its alerts.
     pub severity: Severity,
     /// Metric it reads.
     pub metric: &'static Metric,
     /// Expression over that metric.
     pub expr: RuleExpr,
-    /// Labels that a sample must have.
-    pub matching: Vec<(Box<str>, Box<str>)>,
     /// Another metric with the same labels that must be at least this, if it has a value.
     pub at_least: Option<(&'static Metric, f64)>,
     /// Threshold.
@@ -98,9 +94,9 @@ pub struct Rule {
     /// How long the value must be beyond the threshold before the alert fires.
     pub hold: Nanos,
     /// One-sentence summary; labels, `value` and `threshold` in braces are replaced.
-    pub summary: Box<str>,
+    pub summary: &'static str,
     /// Recommended action, one or two sentences.
-    pub advice: Box<str>,
+    pub advice: &'static str,
 }
 
 /// Label value of the series that sums processes or containers beyond the series limit.
@@ -115,13 +111,9 @@ const DEPENDENT_LABELS: &[(&str, &[&str])] = &[
 ];
 
 impl Rule {
-    /// Alert name in Prometheus style: `VramscopeLeakSuspect`. Names of user-defined rules are
-    /// returned as they are.
+    /// Alert name in Prometheus style: `VramscopeLeakSuspect`.
     #[must_use]
     pub fn alert_name(&self) -> String {
-        if !self.is_builtin {
-            return self.name.to_string();
-        }
         let capital = |word: &str| {
             let mut letters = word.chars();
             letters.next().map_or_else(String::new, |first| {
@@ -132,7 +124,7 @@ impl Rule {
         std::iter::once("Vramscope".to_owned()).chain(words).collect()
     }
 
-    /// Returns the matching samples with their values, whether or not these cross the threshold.
+    /// Returns the samples with their values, whether or not these cross the threshold.
     pub(super) fn evaluate<'f>(
         &self,
         index: usize,
@@ -141,8 +133,7 @@ impl Rule {
         now: Timestamp,
     ) -> Vec<(&'f Sample, f64)> {
         let samples = metrics.samples(self.metric.name).iter();
-        let matching = samples.filter(|sample| self.matches(sample));
-        let values = matching.filter_map(|sample| {
+        let values = samples.filter_map(|sample| {
             let result = self.evaluate_sample(index, sample, metrics, history, now)?;
             result.is_finite().then_some((sample, result))
         });
@@ -177,10 +168,6 @@ impl Rule {
             same_labels(metrics, metric, sample).is_none_or(|value| value >= min)
         });
         is_enough.then_some(result)
-    }
-
-    fn matches(&self, sample: &Sample) -> bool {
-        self.matching.iter().all(|(name, wanted)| self.label(sample, name) == Some(wanted))
     }
 
     fn is_other(&self, sample: &Sample) -> bool {

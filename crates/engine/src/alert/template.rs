@@ -16,15 +16,9 @@ enum ValueUnit {
     Plain,
 }
 
-/// Placeholder names of a template, in order.
-pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
-    pieces(template).filter_map(|(_, name)| name)
-}
-
 /// Replaces labels, `value` and `threshold` in a template.
 pub(super) fn render(template: &str, alert: &Alert) -> String {
     let mut text = String::new();
-    let mut omitted = false;
     for (before, name) in pieces(template) {
         text.push_str(before);
         match name {
@@ -35,23 +29,15 @@ pub(super) fn render(template: &str, alert: &Alert) -> String {
             }
             Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
                 Some((_, value)) => text.push_str(value),
-                // An unknown label is omitted from a `name={name}` list.
-                None if text.ends_with(&format!(" {name}=")) => {
-                    text.truncate(text.len().saturating_sub(name.len() + 2));
-                    omitted = true;
-                }
                 None => text.push('?'),
             },
         }
-    }
-    if omitted {
-        text.truncate(text.trim_end_matches([':', ' ']).len());
     }
     text
 }
 
 /// Splits a template into text and the placeholder after it.
-fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+pub fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     let mut rest = Some(template);
     std::iter::from_fn(move || {
         let text = rest?;
@@ -73,7 +59,7 @@ fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
 }
 
 /// Formats a value of an alert with its unit.
-pub(super) fn format_value(alert: &Alert, value: f64) -> String {
+fn format_value(alert: &Alert, value: f64) -> String {
     match unit(alert) {
         ValueUnit::Bytes if value < 0.0 => format!("-{}", Bytes(-value as u64)),
         ValueUnit::Bytes => Bytes(value as u64).to_string(),

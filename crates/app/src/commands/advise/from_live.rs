@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use capture::hooks::function_name;
-use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
+use capture::session::{ActivityOptions, SessionOptions, Target, TensorMode};
 use engine::ledger::Ledger;
 use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::WallClock;
@@ -69,22 +69,13 @@ fn apply(ledger: &mut Ledger, message: PipelineMessage) -> Result<()> {
 
 fn session_options(options: &AdviseArgs) -> SessionOptions {
     SessionOptions {
-        target: Target::All,
         drivers: options.driver.clone(),
-        ring_bytes: SessionOptions::RING_BYTES,
-        table_entries: None,
-        thread_entries: None,
-        attach_mode: None,
         activity: Some(ActivityOptions {
             check_every_launch: false,
             table_entries: None,
             baseline: false,
         }),
-        objects: false,
-        stacks: StackMode::Off,
         tensors: TensorMode::Totals,
-        stack_ring_bytes: SessionOptions::STACK_RING_BYTES,
-        logs: SessionOptions::DEFAULT_LOG_DIR.into(),
-        empty_probes: false,
+        ..SessionOptions::new(Target::All)
     }
 }

@@ -1,6 +1,6 @@
 //! `vramscope advise`: suggests how to free GPU memory. It changes nothing.
 
-#[cfg(feature = "serve")]
+#[cfg(feature = "capture")]
 mod from_agent;
 #[cfg(feature = "capture")]
 mod from_live;
@@ -13,15 +13,13 @@ use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
 use formats::export::ReportContext;
 use formats::import::{self, SourceFormat};
 use formats::report::advice;
-use formats::report::advice::AdviceReport;
+use formats::report::advice::{AdviceReport, AdviceRequest};
 use formats::report::incident;
 use formats::report::incident::INCIDENT_FILE;
 use formats::sanitize::sanitize;
 
 use super::replay;
 use crate::Outcome;
-use crate::advise_snapshot;
-use crate::advise_snapshot::AdviceRequest;
 use crate::cli::AdviseArgs;
 use crate::files::input;
 use crate::io::output;
@@ -121,11 +119,10 @@ fn from_snapshot(
         let work = process.activity.as_ref()?;
         (work.launches == 0).then_some(work.window)
     };
+    let own = local.then(|| Pid(std::process::id()));
     let request =
-        AdviceRequest { gpu: None, only: &only, requester: None, cause: None, idle: &idle, local };
-    let time = context.clock.precise(snapshot.at);
-    let notes = advise_snapshot::notes(snapshot);
-    AdviceReport { time, gpus: advise_snapshot::run_advise(&request, snapshot, context), notes }
+        AdviceRequest { gpu: None, only: &only, requester: None, cause: None, idle: &idle, own };
+    advice::advice_report(&request, snapshot, context)
 }
 
 #[cfg(feature = "capture")]
@@ -139,12 +136,12 @@ fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
     Err(super::no_capture())
 }
 
-#[cfg(feature = "serve")]
+#[cfg(feature = "capture")]
 fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
     from_agent::fetch_advice(url, options.token_file.as_deref())
 }
 
-#[cfg(not(feature = "serve"))]
+#[cfg(not(feature = "capture"))]
 fn from_agent(_: &str, _: &AdviseArgs) -> Result<AdviceReport> {
-    Err(super::no_agent())
+    Err(super::no_capture())
 }

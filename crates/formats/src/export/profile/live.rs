@@ -4,73 +4,28 @@
 use std::io::{self, Write};
 
 use engine::analysis::{Amount, GroupKey};
-use engine::model::ids::{GpuId, ProcessKey};
+use engine::model::ids::GpuId;
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{SiteName, StackTable};
-use engine::model::units::Timestamp;
+use engine::model::stack::StackTable;
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
-use hashbrown::{HashMap, HashSet};
 
 use super::ProfileSample;
 use super::pprof::{LabelValue, PprofBuilder};
 use super::proto::ValueType;
 use crate::export::ReportContext;
-use crate::report::redact::{placeholder, redact_paths};
+use crate::report::redact::placeholder;
 
-/// Total allocations by site at the time of a profile, as the baseline of the next one.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct AllocationBaseline {
-    at: Timestamp,
-    totals: HashMap<(ProcessKey, SiteName, MemoryKind), Amount>,
-    /// Processes whose sites were not all listed: a site that is new in their lists may be old.
-    truncated: HashSet<ProcessKey>,
-}
-
-impl AllocationBaseline {
-    /// Takes the totals of a snapshot.
-    #[must_use]
-    pub fn of(snapshot: &Snapshot) -> Self {
-        let mut baseline = Self { at: snapshot.at, ..Self::default() };
-        for process in running(snapshot) {
-            if process.sites_total > process.sites.len() as u64 {
-                baseline.truncated.insert(process.key);
-            }
-            for (site, kind) in process.sites.iter().flat_map(parts) {
-                baseline.totals.insert((process.key, site.name, kind.kind), ever(kind));
-            }
-        }
-        baseline
-    }
-
-    fn since(&self, process: ProcessKey, site: SiteName, kind: &SiteKindView) -> Amount {
-        let all = ever(kind);
-        match self.totals.get(&(process, site, kind.kind)) {
-            Some(before) => Amount {
-                bytes: all.bytes.saturating_sub(before.bytes),
-                allocations: all.allocations.saturating_sub(before.allocations),
-            },
-            None if self.truncated.contains(&process) => Amount::default(),
-            None => all,
-        }
-    }
-}
-
-/// Writes the profile. For stores that add up allocations over profiles, `baseline` is that of
-/// the previous one; without it, allocations count from the start of the trace. With `paths`,
-/// directories of files and libraries are included.
+/// Writes the profile; allocations count from the start of the trace.
 ///
 /// Memory in use at sites that the snapshot does not list is one sample per process.
 pub fn live_pprof(
     out: &mut dyn Write,
     snapshot: &Snapshot,
     context: &ReportContext,
-    baseline: Option<&AllocationBaseline>,
-    paths: bool,
 ) -> io::Result<()> {
     let mut builder = PprofBuilder::new("GPU memory in use");
     builder.proto.time_nanos = context.clock.nanos(snapshot.at);
-    let start = baseline.map_or(context.clock.start(), |baseline| baseline.at);
-    let duration = snapshot.at.0.saturating_sub(start.0);
+    let duration = snapshot.at.0.saturating_sub(context.clock.start().0);
     builder.proto.duration_nanos = i64::try_from(duration).unwrap_or(0);
     let period = ValueType { kind: builder.text("space"), unit: builder.text("bytes") };
     (builder.proto.period_type, builder.proto.period) = (Some(period), 1);
@@ -82,14 +37,10 @@ pub fn live_pprof(
             let in_use = Amount { bytes: kind.live_bytes.0, allocations: kind.live_allocations };
             rest.bytes = rest.bytes.saturating_sub(in_use.bytes);
             rest.allocations = rest.allocations.saturating_sub(in_use.allocations);
-            let allocated = match (site.name, baseline) {
-                // Counts completely once its frames are known.
-                (SiteName::Pending(_), Some(_)) => Amount::default(),
-                (_, None) => ever(kind),
-                (name, Some(baseline)) => baseline.since(process.key, name, kind),
-            };
+            let allocated =
+                Amount { bytes: kind.bytes_total.0, allocations: kind.allocations_total };
             let stack: Vec<_> =
-                site.frames.iter().map(|frame| stacks.frame(redact_paths(frame, paths))).collect();
+                site.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
             let sample = labels.sample(kind.kind, in_use, allocated);
             let tags = labels.tags(Some(kind.kind));
             builder.sample(&stacks, &stack, placeholder(site.name), &sample, &tags);
@@ -109,10 +60,6 @@ fn running(snapshot: &Snapshot) -> impl Iterator<Item = &ProcessView> {
 fn parts(site: &SiteView) -> impl Iterator<Item = (&SiteView, &SiteKindView)> {
     let counted = site.kinds.iter().filter(|kind| kind.kind.takes_device_memory());
     counted.map(move |kind| (site, kind))
-}
-
-const fn ever(kind: &SiteKindView) -> Amount {
-    Amount { bytes: kind.bytes_total.0, allocations: kind.allocations_total }
 }
 
 fn device_memory(process: &ProcessView) -> Amount {

@@ -11,7 +11,7 @@ mod proto;
 
 pub use flamegraph::flame_graph;
 pub use folded::folded;
-pub use live::{AllocationBaseline, live_pprof};
+pub use live::live_pprof;
 pub use pprof::pprof;
 
 use std::collections::BTreeMap;

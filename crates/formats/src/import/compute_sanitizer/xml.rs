@@ -1,25 +1,19 @@
-//! XML reports, with a minimal parser: they contain only elements and text. Entities stand for one
-//! character each; documents that declare others are rejected.
+//! XML reports: they contain only elements and text. Documents that declare entities are rejected.
 
-use std::io::BufRead;
+use std::io::{self, BufRead, Read};
 use std::path::Path;
+
+use quick_xml::events::{BytesRef, Event};
+use quick_xml::{Reader, escape};
 
 use super::leak::{LeakCollector, LeakKind, ReportFrame, ReportedLeak};
 use crate::import::ImportError;
 
 /// Maximum length of a text or tag.
-const MAX_TEXT_BYTES: usize = 1 << 14;
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// Maximum nesting of elements.
 const MAX_DEPTH: usize = 32;
-
-/// A token of a document.
-#[derive(PartialEq, Eq, Debug)]
-enum XmlToken {
-    Begin(String),
-    End,
-    Text(String),
-}
 
 /// Reads a report element by element.
 pub(super) fn read(
@@ -27,29 +21,111 @@ pub(super) fn read(
     file: impl BufRead,
     leaks: &mut LeakCollector<'_>,
 ) -> Result<(), ImportError> {
-    let mut tokens = XmlTokens { path, file, offset: 0, tag_follows: false, also_end: false };
-    let mut record = LeakRecord::default();
-    let mut inside: Vec<String> = Vec::new();
-    while let Some(token) = tokens.next()? {
-        match token {
-            XmlToken::Begin(name) => {
-                if inside.len() >= MAX_DEPTH {
-                    return Err(tokens.broken("elements are nested too deeply"));
-                }
+    let mut reader = Reader::from_reader(LimitedReader { file, left: 0 });
+    reader.config_mut().expand_empty_elements = true;
+    reader.config_mut().allow_dangling_amp = true;
+    let (mut record, mut inside) = (LeakRecord::default(), Vec::new());
+    let (mut text, mut buffer) = (String::new(), Vec::new());
+    loop {
+        buffer.clear();
+        reader.get_mut().left = MAX_TEXT_BYTES;
+        let event = match reader.read_event_into(&mut buffer) {
+            Ok(Event::Eof) => break,
+            // The file ends within a tag.
+            Err(quick_xml::Error::Syntax(_)) => {
+                leaks.truncated = true;
+                break;
+            }
+            Ok(Event::DocType(_)) => {
+                let problem = "the document declares a type, which no report does";
+                return Err(broken(path, &reader, problem));
+            }
+            Ok(Event::Start(_)) if inside.len() >= MAX_DEPTH => {
+                return Err(broken(path, &reader, "elements are nested too deeply"));
+            }
+            Ok(event) => event,
+            Err(quick_xml::Error::Io(error)) => {
+                let source = io::Error::new(error.kind(), error);
+                return Err(ImportError::Io { path: path.into(), source });
+            }
+            Err(error) => return Err(broken(path, &reader, &error.to_string())),
+        };
+        if matches!(event, Event::Start(_) | Event::End(_)) {
+            record.text(inside.last().map_or("", String::as_str), text.trim());
+            text.clear();
+        }
+        match event {
+            Event::Start(tag) => {
+                let name = String::from_utf8_lossy(tag.name().0).into_owned();
                 record.begin(&name);
                 inside.push(name);
             }
-            XmlToken::Text(text) => record.text(inside.last().map_or("", |name| name), text),
-            XmlToken::End => match inside.pop().as_deref() {
+            Event::End(_) => match inside.pop().as_deref() {
                 Some("frame") => record.leak.push(std::mem::take(&mut record.frame)),
                 Some("record") => std::mem::take(&mut record).finish(leaks),
-                Some(_) => {}
-                None => return Err(tokens.broken("unmatched end tag")),
+                _ => {}
             },
+            Event::Text(part) if text.len() < MAX_TEXT_BYTES => {
+                text.push_str(&String::from_utf8_lossy(&part));
+            }
+            Event::GeneralRef(reference) if text.len() < MAX_TEXT_BYTES => {
+                push_reference(&mut text, &reference);
+            }
+            _ => {}
         }
     }
     leaks.truncated |= !inside.is_empty();
     Ok(())
+}
+
+/// Adds the character that a reference stands for; unknown ones are kept as they are.
+fn push_reference(text: &mut String, reference: &BytesRef<'_>) {
+    let name = String::from_utf8_lossy(reference);
+    match (reference.resolve_char_ref(), escape::resolve_xml_entity(&name)) {
+        (Ok(Some(character)), _) => text.push(character),
+        (_, Some(character)) => text.push_str(character),
+        _ => text.extend(["&", &name, ";"]),
+    }
+}
+
+fn broken<R>(path: &Path, reader: &Reader<R>, problem: &str) -> ImportError {
+    ImportError::Broken {
+        path: path.into(),
+        problem: problem.into(),
+        location: format!("byte {}", reader.buffer_position()),
+        advice: "save it again with compute-sanitizer --xml --save FILE".into(),
+    }
+}
+
+/// Reads a file in pieces of a limited length, because a text or tag is read as a whole.
+struct LimitedReader<R> {
+    file: R,
+    /// Bytes that may still be read.
+    left: usize,
+}
+
+impl<R: BufRead> Read for LimitedReader<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(bytes)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for LimitedReader<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        let bytes = self.file.fill_buf()?;
+        if self.left == 0 && !bytes.is_empty() {
+            let problem = format!("a text or tag is longer than {MAX_TEXT_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+        }
+        Ok(bytes.get(..self.left).unwrap_or(bytes))
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
+        self.file.consume(bytes);
+    }
 }
 
 /// The record that is being read.
@@ -73,11 +149,12 @@ impl LeakRecord {
         }
     }
 
-    fn text(&mut self, element: &str, text: String) {
+    fn text(&mut self, element: &str, text: &str) {
         match element {
-            "kind" => self.kind = text,
-            "address" | "handle" => self.address = number(&text),
-            "size" => self.bytes = number(&text),
+            _ if text.is_empty() => {}
+            "kind" => self.kind = text.into(),
+            "address" | "handle" => self.address = number(text),
+            "size" => self.bytes = number(text),
             "text" | "type" => {
                 let text = text.to_ascii_lowercase();
                 if text.contains("array") {
@@ -87,10 +164,10 @@ impl LeakRecord {
                 }
             }
             "saveLocation" => self.other_stack = !text.contains("allocation"),
-            "func" => self.frame.function = text,
-            "path" => self.frame.file = Some(text),
+            "func" => self.frame.function = text.into(),
+            "path" => self.frame.file = Some(text.into()),
             "line" => self.frame.line = text.parse().unwrap_or(0),
-            "module" => self.frame.module = Some(text),
+            "module" => self.frame.module = Some(text.into()),
             _ => {}
         }
     }
@@ -118,151 +195,35 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-struct XmlTokens<'p, R> {
-    path: &'p Path,
-    file: R,
-    offset: u64,
-    /// Whether the bracket before a tag was already read.
-    tag_follows: bool,
-    /// Whether the last element was empty: it ends where it started.
-    also_end: bool,
-}
-
-impl<R: BufRead> XmlTokens<'_, R> {
-    fn next(&mut self) -> Result<Option<XmlToken>, ImportError> {
-        if std::mem::take(&mut self.also_end) {
-            return Ok(Some(XmlToken::End));
-        }
-        loop {
-            let follows = std::mem::take(&mut self.tag_follows);
-            let (text, tag) = if follows { (Vec::new(), true) } else { self.until(b'<')? };
-            let text = text.trim_ascii();
-            if !text.is_empty() {
-                self.tag_follows = tag;
-                return Ok(Some(XmlToken::Text(characters(&String::from_utf8_lossy(text)))));
-            }
-            if !tag {
-                return Ok(None);
-            }
-            if let Some(token) = self.tag()? {
-                return Ok(Some(token));
-            }
-        }
-    }
-
-    /// Reads the tag after a bracket; `None` if it is not an element.
-    fn tag(&mut self) -> Result<Option<XmlToken>, ImportError> {
-        let (tag, complete) = self.until(b'>')?;
-        if !complete {
-            return Ok(None);
-        }
-        let tag = String::from_utf8_lossy(&tag).into_owned();
-        if tag.starts_with("!DOCTYPE") || tag.starts_with("!ENTITY") {
-            return Err(self.broken("the document declares a type, which no report does"));
-        }
-        if tag.starts_with("!--") {
-            let mut end = tag;
-            while !end.ends_with("--") {
-                let (more, complete) = self.until(b'>')?;
-                if !complete {
-                    return Ok(None);
-                }
-                end = String::from_utf8_lossy(&more).into_owned();
-            }
-            return Ok(None);
-        }
-        if tag.starts_with('?') || tag.starts_with('!') {
-            return Ok(None);
-        }
-        if tag.starts_with('/') {
-            return Ok(Some(XmlToken::End));
-        }
-        self.also_end = tag.ends_with('/');
-        let name = tag.trim_end_matches('/').split_whitespace().next().unwrap_or_default();
-        Ok(Some(XmlToken::Begin(name.into())))
-    }
-
-    /// Reads the bytes up to and including a mark; returns whether the mark was found. Long texts
-    /// are truncated.
-    fn until(&mut self, mark: u8) -> Result<(Vec<u8>, bool), ImportError> {
-        let mut bytes = Vec::new();
-        loop {
-            let part = self
-                .file
-                .fill_buf()
-                .map_err(|source| ImportError::Io { path: self.path.into(), source })?;
-            if part.is_empty() {
-                return Ok((bytes, false));
-            }
-            let end = part.iter().position(|&byte| byte == mark);
-            let found = part.get(..end.unwrap_or(part.len())).unwrap_or_default();
-            let room = MAX_TEXT_BYTES.saturating_sub(bytes.len()).min(found.len());
-            bytes.extend_from_slice(found.get(..room).unwrap_or_default());
-            let used = found.len() + usize::from(end.is_some());
-            self.file.consume(used);
-            self.offset += used as u64;
-            if end.is_some() {
-                return Ok((bytes, true));
-            }
-        }
-    }
-
-    fn broken(&self, problem: &str) -> ImportError {
-        ImportError::Broken {
-            path: self.path.into(),
-            problem: problem.into(),
-            location: format!("byte {}", self.offset),
-            advice: "save it again with compute-sanitizer --xml --save FILE".into(),
-        }
-    }
-}
-
-/// Replaces entities in a text: each stands for one character.
-fn characters(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('&') {
-        out.push_str(before);
-        let known = after.split_once(';').and_then(|(name, rest_of_text)| {
-            let c = match name {
-                "lt" => '<',
-                "gt" => '>',
-                "amp" => '&',
-                "quot" => '"',
-                "apos" => '\'',
-                _ => {
-                    let digits = name.strip_prefix('#')?;
-                    let code = match digits.strip_prefix('x') {
-                        Some(digits) => u32::from_str_radix(digits, 16).ok()?,
-                        None => digits.parse().ok()?,
-                    };
-                    char::from_u32(code)?
-                }
-            };
-            Some((c, rest_of_text))
-        });
-        match known {
-            Some((c, rest_of_text)) => {
-                out.push(c);
-                rest = rest_of_text;
-            }
-            None => {
-                out.push('&');
-                rest = after;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns the text of a document.
+    fn text(document: &str) -> String {
+        let (mut reader, mut text) = (Reader::from_str(document), String::new());
+        reader.config_mut().allow_dangling_amp = true;
+        loop {
+            match reader.read_event().unwrap() {
+                Event::Text(part) => text.push_str(&String::from_utf8_lossy(&part)),
+                Event::GeneralRef(reference) => push_reference(&mut text, &reference),
+                Event::Eof => return text,
+                _ => {}
+            }
+        }
+    }
+
     #[test]
     fn entities_are_replaced_by_one_character_each() {
-        assert_eq!(characters("a&lt;b&gt; &amp;lt; &#65;&#x42;"), "a<b> &lt; AB");
-        assert_eq!(characters("&unknown; & &#xffffffff; &"), "&unknown; & &#xffffffff; &");
+        assert_eq!(text("a&lt;b&gt; &amp;lt; &#65;&#x42;"), "a<b> &lt; AB");
+        assert_eq!(text("&unknown; & &#xffffffff; &"), "&unknown; & &#xffffffff; &");
+    }
+
+    #[test]
+    fn long_texts_are_rejected_without_being_read() {
+        let endless = io::BufReader::new(io::repeat(b'a'));
+        let mut reader = Reader::from_reader(LimitedReader { file: endless, left: MAX_TEXT_BYTES });
+        let error = reader.read_event_into(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("longer than 1048576 bytes"), "{error}");
     }
 }

@@ -18,7 +18,6 @@ use std::path::Path;
 
 use engine::model::units::Timestamp;
 
-use self::html::HtmlPickleReader;
 use self::pickle::byte_window::ByteWindow;
 use self::pickle::error::{ReadError, ReadErrorKind};
 use self::pickle::machine::PickleMachine;
@@ -63,7 +62,7 @@ fn open(path: &Path) -> std::io::Result<(Option<ByteWindow>, bool)> {
     }
     let is_page = start.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'<' | b'['));
     let page = is_page.then(|| {
-        let page = HtmlPickleReader::new(BufReader::with_capacity(1 << 16, file));
+        let page = html::pickle(BufReader::with_capacity(1 << 16, file));
         ByteWindow::new(Box::new(page), length / 4 * 3 + 3)
     });
     Ok((page, is_page))

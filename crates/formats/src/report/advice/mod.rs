@@ -1,8 +1,10 @@
 //! Advice as text and JSON. The JSON object is the same in the agent's API, in incident directories
 //! and in the output of `advise --format json`. Fields are added, never renamed.
 
+mod from_snapshot;
 mod text;
 
+pub use from_snapshot::{AdviceRequest, advice_report, gpu_advice, is_protected};
 pub use text::write;
 
 use std::collections::BTreeMap;

@@ -12,8 +12,6 @@ mod segments;
 mod strings;
 mod summary;
 
-pub use packed_data::base64;
-
 use std::io::{self, Write};
 
 use engine::analysis::Amount;

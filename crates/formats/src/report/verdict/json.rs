@@ -10,7 +10,7 @@ use crate::sanitize::sanitize;
 
 /// Verdict on one site.
 #[derive(Serialize)]
-pub(crate) struct SiteVerdictJson {
+pub struct SiteVerdictJson {
     pid: Option<u32>,
     process: String,
     site: String,
@@ -127,7 +127,8 @@ pub(crate) struct AnomalyJson {
 
 impl SiteVerdictJson {
     /// Converts a verdict; `with_advice` for suspects.
-    pub(crate) fn new(verdict: &SiteVerdict, with_advice: bool) -> Self {
+    #[must_use]
+    pub fn new(verdict: &SiteVerdict, with_advice: bool) -> Self {
         let Evidence { growth_per_hour: per_hour, time_until_full: full_in, .. } = verdict.evidence;
         let bytes = verdict.resource.is_bytes();
         Self {

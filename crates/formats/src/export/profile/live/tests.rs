@@ -8,6 +8,7 @@ use engine::model::event::{
 };
 use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
 use engine::model::stack::Frame;
+use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
 use prost::Message;
 
@@ -75,9 +76,9 @@ fn snapshot(ledger: &mut Ledger, second: u64, top_sites: usize) -> Snapshot {
     )
 }
 
-fn read(snapshot: &Snapshot, baseline: Option<&AllocationBaseline>, paths: bool) -> Profile {
+fn read(snapshot: &Snapshot) -> Profile {
     let mut gzipped = Vec::new();
-    live_pprof(&mut gzipped, snapshot, &context(), baseline, paths).unwrap();
+    live_pprof(&mut gzipped, snapshot, &context()).unwrap();
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(&*gzipped).read_to_end(&mut bytes).unwrap();
     Profile::decode(&*bytes).unwrap()
@@ -109,14 +110,14 @@ fn in_use_adds_up_for_any_number_of_listed_sites() {
     allocate(&mut ledger, 0x50, MemoryKind::Device, 7, Some(1));
     free(&mut ledger, 0x50);
     resolve(&mut ledger, 1, "big");
-    let all = read(&snapshot(&mut ledger, 10, 10), None, false);
+    let all = read(&snapshot(&mut ledger, 10, 10));
     let want = [
         row("big", [2, 1007, 1, 1000]),
         row("(call stack not read yet)", [1, 30, 1, 30]),
         row("(no call stack)", [1, 4, 1, 4]),
     ];
     assert_eq!(samples(&all), want);
-    let few = read(&snapshot(&mut ledger, 11, 1), None, false);
+    let few = read(&snapshot(&mut ledger, 11, 1));
     assert_eq!(
         samples(&few),
         [row("big", [2, 1007, 1, 1000]), row("(other sites)", [0, 0, 2, 34])]
@@ -126,44 +127,11 @@ fn in_use_adds_up_for_any_number_of_listed_sites() {
 }
 
 #[test]
-fn allocations_since_the_last_profile_count_once() {
-    let mut ledger = started();
-    allocate(&mut ledger, 0x10, MemoryKind::Device, 100, Some(1));
-    allocate(&mut ledger, 0x20, MemoryKind::Device, 20, Some(2));
-    resolve(&mut ledger, 1, "early");
-    let first = snapshot(&mut ledger, 10, 10);
-    let pending = row("(call stack not read yet)", [0, 0, 1, 20]);
-    let begin = AllocationBaseline::default();
-    assert_eq!(
-        samples(&read(&first, Some(&begin), false)),
-        [row("early", [1, 100, 1, 100]), pending]
-    );
-    resolve(&mut ledger, 2, "late");
-    allocate(&mut ledger, 0x30, MemoryKind::Device, 5, Some(1));
-    free(&mut ledger, 0x10);
-    let second = snapshot(&mut ledger, 12, 10);
-    let found = read(&second, Some(&AllocationBaseline::of(&first)), false);
-    assert_eq!(samples(&found), [row("late", [1, 20, 1, 20]), row("early", [1, 5, 1, 5])]);
-    assert_eq!(found.duration_nanos, 2_000_000_000);
-    let third = snapshot(&mut ledger, 13, 10);
-    let found = read(&third, Some(&AllocationBaseline::of(&second)), false);
-    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("early", [0, 0, 1, 5])]);
-    // A site that was not listed before may be an old one.
-    let truncated = AllocationBaseline::of(&snapshot(&mut ledger, 14, 1));
-    let found = read(&snapshot(&mut ledger, 15, 10), Some(&truncated), false);
-    assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("early", [0, 0, 1, 5])]);
-}
-
-#[test]
-fn paths_are_redacted_by_default_and_names_sanitized() {
+fn names_are_sanitized() {
     let mut ledger = started();
     allocate(&mut ledger, 0x10, MemoryKind::Device, 100, Some(1));
     resolve(&mut ledger, 1, "step");
-    let snapshot = snapshot(&mut ledger, 10, 10);
-    let texts = |paths| read(&snapshot, None, paths).string_table;
-    assert!(texts(true).iter().any(|text| text == "/srv/ann/train.py"));
-    let redacted = texts(false);
-    assert!(redacted.iter().any(|text| text == "train.py"));
-    assert!(!redacted.iter().any(|text| text.contains('/')));
-    assert!(redacted.iter().any(|text| text == "tr\\u{1b}ain"), "{redacted:?}");
+    let texts = read(&snapshot(&mut ledger, 10, 10)).string_table;
+    assert!(texts.iter().any(|text| text == "/srv/ann/train.py"));
+    assert!(texts.iter().any(|text| text == "tr\\u{1b}ain"), "{texts:?}");
 }

@@ -24,7 +24,8 @@ use crate::export::{CaptureSource, ReportContext};
 use crate::sanitize::sanitize;
 use container::ContainerJson;
 use objects::ObjectCountsJson;
-use sites::{ProcessSiteJson, SiteJson};
+use sites::ProcessSiteJson;
+pub use sites::SiteJson;
 use torch::TorchJson;
 
 /// Returns the object for a snapshot, without a line break.
@@ -32,16 +33,9 @@ pub fn line(snapshot: &Snapshot, context: &ReportContext) -> serde_json::Result<
     serde_json::to_string(&ReportJson::new(snapshot, context))
 }
 
-/// Returns the object as a value, for callers that use parts of it.
-pub fn value(
-    snapshot: &Snapshot,
-    context: &ReportContext,
-) -> serde_json::Result<serde_json::Value> {
-    serde_json::to_value(ReportJson::new(snapshot, context))
-}
-
+/// The object of a snapshot.
 #[derive(Serialize)]
-struct ReportJson {
+pub struct ReportJson {
     time: String,
     /// How calls were captured; only in reports of a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,8 +98,9 @@ struct UncertaintyJson {
     capture_end_time: Option<String>,
 }
 
+/// The object of a process.
 #[derive(Serialize)]
-struct ProcessJson {
+pub struct ProcessJson {
     pid: u32,
     uid: Option<u32>,
     name: String,
@@ -277,7 +272,9 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 }
 
 impl ReportJson {
-    fn new(snapshot: &Snapshot, context: &ReportContext) -> Self {
+    /// Returns the object of a snapshot.
+    #[must_use]
+    pub fn new(snapshot: &Snapshot, context: &ReportContext) -> Self {
         let listed = crate::export::listed(snapshot);
         // `live_bytes` counts running processes, so its bounds do the same.
         let bounded = Uncertainty {
@@ -368,7 +365,9 @@ impl Received {
 }
 
 impl ProcessJson {
-    fn new(process: &ProcessView, context: &ReportContext) -> Self {
+    /// Returns the object of a process.
+    #[must_use]
+    pub fn new(process: &ProcessView, context: &ReportContext) -> Self {
         Self {
             pid: process.key.pid.0,
             uid: process.uid,

@@ -9,7 +9,7 @@ use crate::report::analysis::json::{FrameJson, frame};
 
 /// A site of all processes.
 #[derive(Serialize)]
-pub(super) struct SiteJson {
+pub struct SiteJson {
     id: String,
     live_bytes: u64,
     live_allocations: u64,
@@ -83,7 +83,9 @@ pub(super) struct ProcessSiteJson {
 }
 
 impl SiteJson {
-    pub(super) fn new(site: &SiteView, context: &ReportContext) -> Self {
+    /// Returns the object of a site.
+    #[must_use]
+    pub fn new(site: &SiteView, context: &ReportContext) -> Self {
         let time = |at| context.clock.precise(at);
         Self {
             id: site.name.to_string(),

@@ -1,0 +1,203 @@
+//! Paths of the API.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Response, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use engine::model::ids::Pid;
+use formats::export::{openmetrics, profile};
+
+use super::answers::{
+    AlertList, Answer, GpuList, IncidentList, OneIncident, OneProcess, ProcessList, SiteList,
+    Snapshot, Status, SuspectList,
+};
+use super::query::{ListQuery, NoQuery};
+use super::response::{ApiError, ApiResult, BINARY, JSON, TEXT, json, ok};
+use super::{Api, files, layers};
+use crate::incidents::IncidentView;
+
+const INDEX: &str = "\
+vramscope: GPU memory of every process on this host
+
+/metrics                          Prometheus metrics (OpenMetrics)
+/healthz                          liveness
+/readyz                           readiness: probes attached, snapshots current
+/api/v1/status                    agent health and resource usage
+/api/v1/snapshot                  current snapshot of all processes
+/api/v1/processes?limit=N         processes, largest first
+/api/v1/processes/PID             one process
+/api/v1/sites?pid=PID&limit=N     allocation sites, largest first
+/api/v1/suspects?pid=PID          leak suspects
+/api/v1/gpus                      GPUs of this host
+/api/v1/advice                    how to free memory
+/api/v1/alerts                    active and recent alerts
+/api/v1/profile.pb.gz             heap profile (pprof); also /debug/pprof/heap
+/api/v1/incidents                 out-of-memory snapshots, newest first
+/api/v1/incidents/ID              one incident and its files
+/api/v1/incidents/ID/FILE         one file
+";
+
+/// Whether a path needs no token, because it exposes nothing.
+pub(super) fn is_open(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
+}
+
+/// Returns all paths, behind the checks and limits of every request.
+pub(super) fn router(api: &Arc<Api>) -> Router {
+    Router::new()
+        .route("/", get(|| async { ok(TEXT, INDEX) }))
+        .route("/healthz", get(|| async { ok(TEXT, "ok\n") }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/debug/pprof/heap", get(heap_profile))
+        .route("/api/v1/profile.pb.gz", get(|api: ApiState, _: NoQuery| heap_profile(api)))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/snapshot", get(snapshot))
+        .route("/api/v1/processes", get(processes))
+        .route("/api/v1/processes/{pid}", get(process))
+        .route("/api/v1/sites", get(sites))
+        .route("/api/v1/suspects", get(suspects))
+        .route("/api/v1/gpus", get(gpus))
+        .route("/api/v1/advice", get(advice))
+        .route("/api/v1/alerts", get(alerts))
+        .route("/api/v1/incidents", get(incidents))
+        .route("/api/v1/incidents/{id}", get(incident))
+        .route("/api/v1/incidents/{id}/{file}", get(incident_file))
+        .fallback(|| async { ApiError::NOT_FOUND })
+        .layer(from_fn_with_state(Arc::clone(api), layers::check))
+        .layer(from_fn_with_state(Arc::clone(api), layers::limit))
+        .with_state(Arc::clone(api))
+}
+
+type ApiState = State<Arc<Api>>;
+
+async fn ready(State(api): ApiState) -> Response<Body> {
+    let (status, text) = match api.is_ready() {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    };
+    let mut response = ok(TEXT, text);
+    *response.status_mut() = status;
+    response
+}
+
+// Scrapers and `pprof` add parameters to these two paths; they are ignored.
+async fn metrics(State(api): ApiState) -> ApiResult {
+    let published = api.shared.feed.newest().ok_or(ApiError::NO_SNAPSHOT)?;
+    let encode = || {
+        let metrics = Arc::new(published.metrics.clone());
+        openmetrics::encode(metrics).ok().map(String::into_bytes)
+    };
+    let body = api.cached(&published, ("metrics", ListQuery::ALL), encode)?;
+    Ok(ok(openmetrics::CONTENT_TYPE, body))
+}
+
+async fn heap_profile(State(api): ApiState) -> ApiResult {
+    let published = api.visible()?;
+    let encode = || {
+        let mut bytes = Vec::new();
+        let (snapshot, context) = (&published.snapshot, &published.context);
+        profile::live_pprof(&mut bytes, snapshot, context).ok().map(|()| bytes)
+    };
+    Ok(ok(BINARY, api.cached(&published, ("profile", ListQuery::ALL), encode)?))
+}
+
+async fn status(State(api): ApiState, _: NoQuery) -> ApiResult {
+    let published = api.visible()?;
+    json(&Answer::new(&published, Status::new(&published, &api.shared, api.is_ready())))
+}
+
+async fn snapshot(State(api): ApiState, _: NoQuery) -> ApiResult {
+    let published = api.visible()?;
+    let encode = || serde_json::to_vec(&Snapshot::new(&published)).ok();
+    Ok(ok(JSON, api.cached(&published, ("snapshot", ListQuery::ALL), encode)?))
+}
+
+async fn processes(State(api): ApiState, query: ListQuery) -> ApiResult {
+    api.answer("processes", query, |published| ProcessList::new(published, query))
+}
+
+async fn process(
+    State(api): ApiState,
+    pid: Result<Path<u32>, PathRejection>,
+    _: NoQuery,
+) -> ApiResult {
+    let Ok(Path(pid)) = pid else { return Err(ApiError::NOT_FOUND) };
+    let query = ListQuery { pid: Some(Pid(pid)), ..ListQuery::ALL };
+    let published = api.visible()?;
+    if !published.snapshot.processes.iter().any(|process| process.key.pid == Pid(pid)) {
+        return Err(ApiError::NO_PROCESS);
+    }
+    api.answer("process", query, |published| OneProcess::new(published, Pid(pid)))
+}
+
+async fn sites(State(api): ApiState, query: ListQuery) -> ApiResult {
+    api.answer("sites", query, |published| SiteList::new(published, query))
+}
+
+async fn suspects(State(api): ApiState, query: ListQuery) -> ApiResult {
+    api.answer("suspects", query, |published| SuspectList::new(published, query))
+}
+
+async fn gpus(State(api): ApiState, _: NoQuery) -> ApiResult {
+    api.answer("gpus", ListQuery::ALL, |published| GpuList::new(&published.metrics))
+}
+
+async fn advice(State(api): ApiState, _: NoQuery) -> ApiResult {
+    api.answer("advice", ListQuery::ALL, |published| api.shared.incidents.advice(published))
+}
+
+async fn alerts(State(api): ApiState, query: ListQuery) -> ApiResult {
+    let published = api.visible()?;
+    json(&Answer::new(&published, AlertList::new(api.shared.alerts.list(), query)))
+}
+
+async fn incidents(State(api): ApiState, query: ListQuery) -> ApiResult {
+    let published = api.visible()?;
+    json(&Answer::new(&published, IncidentList::new(api.shared.incidents.list(), query)))
+}
+
+async fn incident(
+    State(api): ApiState,
+    id: Result<Path<String>, PathRejection>,
+    _: NoQuery,
+) -> ApiResult {
+    let Ok(Path(id)) = id else { return Err(ApiError::NOT_FOUND) };
+    let published = api.visible()?;
+    json(&Answer::new(&published, OneIncident::new(find_incident(&api, &id)?)))
+}
+
+/// Returns one file. Files contain full call stacks, with paths of programs.
+async fn incident_file(
+    State(api): ApiState,
+    path: Result<Path<(String, String)>, PathRejection>,
+    _: NoQuery,
+) -> ApiResult {
+    let Ok(Path((id, name))) = path else { return Err(ApiError::NOT_FOUND) };
+    let incident = find_incident(&api, &id)?;
+    if !api.shared.config.http.show_paths {
+        return Err(ApiError::PATHS_HIDDEN);
+    }
+    let file = files::open(&incident.dir, &name).ok_or(ApiError::NO_FILE)?;
+    let content_type = match name.rsplit_once('.') {
+        Some((_, "json")) => JSON,
+        Some((_, "txt")) => TEXT,
+        _ => BINARY,
+    };
+    let response = Response::builder()
+        .header(header::CONTENT_TYPE, content_type)
+        .header(header::CONTENT_LENGTH, file.remaining())
+        .header(header::CONTENT_DISPOSITION, "attachment")
+        .body(Body::from_stream(futures_util::stream::iter(file)));
+    response.map_err(|_| ApiError::INTERNAL)
+}
+
+fn find_incident(api: &Api, id: &str) -> Result<IncidentView, ApiError> {
+    let all = api.shared.incidents.list();
+    all.into_iter().find(|incident| incident.id == id).ok_or(ApiError::NOT_FOUND)
+}

@@ -1,0 +1,63 @@
+//! `[trace]`: tracing options, and the budget of the agent.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::ByteSize;
+use super::section::section;
+
+section! {
+    /// What is traced, and what the agent may cost. Beyond a budget it drops call stacks, never
+    /// memory accounting.
+    TraceConfig {
+        /// CUDA driver libraries to probe, in addition to those found; same as `--driver`.
+        drivers: Vec<PathBuf> = Vec::new(), default "[]";
+        /// How call stacks are collected: `off`, `fp` (frame pointers) or `full` (unwind tables and
+        /// Python frames); same as `--stacks`.
+        stacks: StackModeConfig = StackModeConfig::Full, default "\"full\"";
+        /// Track streams, events, graphs, modules and other CUDA objects.
+        objects: bool = true, default "true";
+        /// Count launches and copies.
+        kernels: bool = true, default "true";
+        /// Track PyTorch tensors: `off`, `totals` or `full` (by call site); same as `--torch`.
+        torch: TensorModeConfig = TensorModeConfig::Off, default "\"off\"";
+        /// CPU budget in percent of one core, more than 0; same as `--max-cpu`.
+        max_cpu: Option<f64> = None, example "5.0";
+        /// Memory budget; same as `--max-memory`. Less than about 100 MiB cannot be met.
+        max_memory: Option<ByteSize> = None, example "\"512M\"";
+    }
+}
+
+/// How call stacks are collected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StackModeConfig {
+    /// Not at all.
+    Off,
+    /// Along frame pointers.
+    Fp,
+    /// With unwind tables and Python frames.
+    Full,
+}
+
+/// How tensors are tracked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TensorModeConfig {
+    /// Not at all.
+    Off,
+    /// Totals only.
+    Totals,
+    /// By call site.
+    Full,
+}
+
+impl TraceConfig {
+    /// Adds the errors of this section.
+    pub(super) fn check(&self, errors: &mut Vec<String>) {
+        if self.max_cpu.is_some_and(|percent| !percent.is_finite() || percent <= 0.0) {
+            errors.push("max_cpu is percent of one core: more than 0, such as 5".into());
+        }
+    }
+}
