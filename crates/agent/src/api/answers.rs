@@ -318,7 +318,7 @@ mod tests {
 
     fn alert() -> AlertView {
         AlertView {
-            rule: "nearly_full".into(),
+            rule: "nearly_full",
             severity: "warning",
             labels: BTreeMap::from([("gpu", "0".into())]),
             summary: "GPU 0 is nearly full".into(),

@@ -301,7 +301,7 @@ fn api(show_paths: bool) -> Arc<Api> {
     let shared = AgentState::new(config);
     shared.feed.publish(published());
     shared.alerts.show(vec![AlertView {
-        rule: "leak_suspect".into(),
+        rule: "leak_suspect",
         severity: "warning",
         labels: BTreeMap::from([("process", NAME.into())]),
         summary: NAME.into(),
