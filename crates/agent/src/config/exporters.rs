@@ -73,18 +73,11 @@ impl ExportersConfig {
     /// Adds the errors of this section.
     pub(super) fn check(&self, errors: &mut Vec<String>) {
         let sections = [
-            ("otlp", cfg!(feature = "otlp"), self.otlp.as_ref().map(OtlpConfig::problems)),
-            (
-                "parquet",
-                cfg!(feature = "parquet"),
-                self.parquet.as_ref().map(ParquetConfig::problems),
-            ),
+            ("otlp", self.otlp.as_ref().map(OtlpConfig::problems)),
+            ("parquet", self.parquet.as_ref().map(ParquetConfig::problems)),
         ];
-        for (name, is_built_in, problems) in sections {
-            let Some(mut problems) = problems else { continue };
-            if !is_built_in {
-                problems.push(format!("this binary was built without the feature `{name}`"));
-            }
+        for (name, problems) in sections {
+            let problems = problems.unwrap_or_default();
             errors.extend(problems.iter().map(|problem| format!("[exporters.{name}] {problem}")));
         }
     }

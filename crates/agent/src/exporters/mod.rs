@@ -1,8 +1,6 @@
 //! Exporters: metrics to OpenTelemetry collectors, tables as Parquet files.
 
-#[cfg(feature = "otlp")]
 mod otlp;
-#[cfg(feature = "parquet")]
 mod parquet;
 mod retention;
 mod ticker;
@@ -21,11 +19,9 @@ pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<AgentThread>> {
     let host = host();
     let config = &shared.config.exporters;
     let mut workers = Vec::new();
-    #[cfg(feature = "otlp")]
     if let Some(exporter) = &config.otlp {
         workers.extend(otlp::start(shared, exporter, &host)?);
     }
-    #[cfg(feature = "parquet")]
     if let Some(exporter) = &config.parquet {
         workers.push(parquet::start(shared, exporter, &host)?);
     }
