@@ -65,7 +65,7 @@ fn assert_accepted(source: &str, config: &str) {
     let dir = tempfile::tempdir().unwrap();
     let [token, ca] = ["token", "ca.crt"].map(|name| dir.path().join(name));
     secret(&token, "0123456789abcdef");
-    fs::write(&ca, "").unwrap();
+    fs::copy(root().join("crates/app/tests/fixtures/kubelet/ca.pem"), &ca).unwrap();
     let config = config
         .replace("/var/run/secrets/kubelet/token", token.to_str().unwrap())
         .replace("/host/kubelet/ca.crt", ca.to_str().unwrap());

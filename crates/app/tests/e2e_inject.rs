@@ -303,7 +303,7 @@ fn foreign_probe_at_the_entry_is_harmless_or_reported() {
         let offset = format!("{:x}", file_offset(&env.driver, "cuMemAlloc_v2"));
         let mut command = env.command(VRAMSCOPE);
         command.args(["run", "--json", "--", simulator().join("workload").to_str().unwrap()]);
-        command.args(["threads", "--threads", "3", "--duration", "4"]);
+        command.args(["threads", "--threads", "3", "--duration", "12"]);
         let errors = env.dir.path().join("errors");
         command.stderr(std::fs::File::create(&errors).unwrap());
         let child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -269,8 +269,8 @@ mod tests {
         let repeated = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
         assert_eq!(error_chain(repeated.as_ref()), format!("no file: {}", missing()));
         let advised = format!("no file: {}; check the path", missing());
-        let with_advice = anyhow::Error::new(missing()).context(advised.clone());
-        assert_eq!(error_chain(with_advice.as_ref()), advised);
+        let error = anyhow::Error::new(missing()).context(advised.clone());
+        assert_eq!(error_chain(error.as_ref()), advised);
         let plain = anyhow::Error::new(missing()).context("no file");
         assert_eq!(error_chain(plain.as_ref()), format!("no file: {}", missing()));
     }
