@@ -77,7 +77,8 @@ fn steps(block: &Block) -> Vec<Step> {
         .collect()
 }
 
-/// The shell for the commands of a document: an empty directory, with the simulator on the path.
+/// The shell for the commands of a document: a directory with `contrib` only, and the simulator on
+/// the path.
 struct Shell {
     dir: TempDir,
     path: String,
@@ -88,7 +89,9 @@ impl Shell {
         let binary_dir = Path::new(VRAMSCOPE).parent().unwrap();
         let usual = std::env::var("PATH").unwrap();
         let path = format!("{}:{}:{usual}", binary_dir.display(), simulator().display());
-        Self { dir: tempfile::tempdir().unwrap(), path }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(root().join("contrib"), dir.path().join("contrib")).unwrap();
+        Self { dir, path }
     }
 
     fn run(&self, line: &str) -> Output {

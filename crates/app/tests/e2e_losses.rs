@@ -319,6 +319,38 @@ fn losses_of_a_process_that_execs_are_kept() {
     assert_process(listed[&pid], &env.oracle(pid));
 }
 
+#[test]
+fn lost_exec_is_implied_by_the_next_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("become");
+    compile("become.c", &program, &["-ldl"]);
+    let env = TestEnv::new();
+    let mut tracer = start_trace(&env);
+    let leak3 = ["leak3", "--work-ms", "3000", "--wait-ms", "1"];
+    let mut workload =
+        Workload::start(env.command(&program).arg(simulator().join("workload")).args(leak3));
+    workload.wait_ready();
+    let pid = workload.pid();
+    tracer.wait_for("the first program", |report| {
+        report["processes"].as_array().unwrap().iter().any(|process| process["pid"] == pid)
+    });
+    send_signal(tracer.child.id(), STOP);
+    let (status, _) = env.workload(&["spam", "--throughput", "max", "--count", "200"]).finish();
+    assert!(status.success(), "the workload that fills the ring failed");
+    workload.go();
+    let exe = format!("/proc/{pid}/exe");
+    until("the exec", String::new, || {
+        std::fs::read_link(&exe).ok().filter(|exe| exe.ends_with("workload"))
+    });
+    send_signal(tracer.child.id(), CONTINUE);
+    workload.finish();
+    let traced = tracer.stop();
+    let mut ended =
+        traced.reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
+    assert!(ended.any(|process| process["pid"] == pid && process["end_reason"] == "exec"));
+    assert_process(processes(&traced.reports)[&pid], &env.oracle(pid));
+}
+
 /// Returns the processor time of a process, in hundredths of a second.
 fn processor_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

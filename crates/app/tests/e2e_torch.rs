@@ -15,6 +15,11 @@ fn env() -> TestEnv {
     TestEnv::new().env("SIM_INIT_MS", "500")
 }
 
+/// Programs wait until the allocator's functions are probed.
+fn probed_env() -> TestEnv {
+    TestEnv::new().env("SIM_WAIT_PROBED", "1")
+}
+
 /// Returns the statistics that the cache of a process wrote.
 fn oracle(env: &TestEnv, pid: u32) -> Value {
     let path = env.dir.path().join(format!("torch-{pid}.json"));
@@ -72,7 +77,7 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 #[test]
 fn blocks_match_the_cache_in_every_attach_mode() {
     for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
-        let env = env();
+        let env = probed_env();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
         let traced = env.trace(&["--torch", "--attach-mode", attach_mode], &workload);
         traced.assert_matches_oracle(&env);
@@ -123,7 +128,7 @@ fn full_tensor_ring_in_process_loses_no_driver_calls() {
 
 #[test]
 fn totals_mode_has_equal_values_without_sites() {
-    let env = env();
+    let env = probed_env();
     let traced = env.trace(&["--torch=totals"], &["torch-leak"]);
     traced.assert_matches_oracle(&env);
     let last = traced.last();
@@ -145,7 +150,7 @@ fn tensors_are_not_reported_without_torch_option() {
 
 #[test]
 fn emptied_cache_holds_nothing() {
-    let env = env();
+    let env = probed_env();
     let traced = env.trace(
         &["--torch", "--fail-on-leak"],
         &["--hold-ms", "300", "torch-clean", "--empty-cache"],
@@ -274,7 +279,7 @@ fn cuda_malloc_async_backend_is_driver_memory() {
 
 #[test]
 fn full_tensor_ring_loses_no_driver_calls() {
-    let env = env();
+    let env = probed_env();
     let options = ["--torch", "--ring-size", "4096"];
     let traced = env.trace(&options, &["torch-spam", "--pairs", "100000"]);
     traced.assert_matches_oracle(&env);
@@ -363,7 +368,7 @@ fn tensors_are_listed_by_python_line() {
 
 #[test]
 fn torch_recording_matches_the_trace() {
-    let env = env();
+    let env = probed_env();
     let file = env.dir.path().join("run.arrows");
     let report = env.dir.path().join("report.txt");
     let mut command = env.command(VRAMSCOPE);

@@ -411,7 +411,7 @@ impl Session {
                 events.push(event);
             }
             Record::ProcessStart(event, exec_gen) => {
-                events.extend(self.reused(&event, exec_gen, &mut pending.losses));
+                self.end_older(&event, exec_gen, now, pending, events);
                 if let Some(sites) = &mut self.sites {
                     sites.process_started(event.pid, Some(exec_gen));
                 }
@@ -478,22 +478,28 @@ impl Session {
         events.extend(container.into_iter().chain(gpus));
     }
 
-    /// Returns the exit of the previous process with this pid if it was not seen. The new process
-    /// starts without any state of the old one.
-    fn reused(
+    /// Ends the previous process with this pid, or the program that ran in this process before, if
+    /// that was not seen. The new program starts without any state of the old one.
+    fn end_older(
         &mut self,
         event: &Event,
         exec_gen: ExecGeneration,
-        losses: &mut PendingLosses,
-    ) -> Vec<Event> {
-        let EventKind::Process(info) = &event.kind else { return Vec::new() };
+        now: Timestamp,
+        pending: &mut Pending,
+        events: &mut Vec<Event>,
+    ) {
+        let EventKind::Process(info) = &event.kind else { return };
         let Event { pid, time: at, .. } = *event;
-        let older = self.liveness.start(pid).filter(|_| self.liveness.is_reused(pid, info.start));
-        let Some(start) = older else { return Vec::new() };
-        let lost = lost_event(pid, losses.drain_process(pid, start), at);
-        self.losses.process_exited(pid, start, None);
-        self.drop_process(pid, start, Some(exec_gen), at);
-        lost.into_iter().chain([Event { kind: EventKind::Exit, ..event.clone() }]).collect()
+        let Some(start) = self.liveness.start(pid) else { return };
+        if self.liveness.is_reused(pid, info.start) {
+            events.extend(lost_event(pid, pending.losses.drain_process(pid, start), at));
+            self.losses.process_exited(pid, start, None);
+            self.drop_process(pid, start, Some(exec_gen), at);
+            events.push(Event { kind: EventKind::Exit, ..event.clone() });
+        } else if self.liveness.exec_gen(pid).is_some_and(|older| older.is_before(exec_gen)) {
+            let exec = Event { kind: EventKind::Exec, ..event.clone() };
+            self.apply_record(Record::Exec(exec, exec_gen), now, pending, events);
+        }
     }
 
     /// Adds the losses of running processes and of those that ended without being announced.
@@ -519,6 +525,11 @@ impl Session {
             self.drop_process(pid, start, Some(next), Timestamp(0));
             let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
             events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
+        }
+        for (pid, exec_gen) in pending.losses.unseen_execs(&self.liveness) {
+            let kind = EventKind::Exec;
+            let exec = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
+            self.apply_record(Record::Exec(exec, exec_gen), now, pending, events);
         }
         let rest = std::mem::take(&mut pending.losses).into_remaining(&self.liveness);
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));

@@ -57,6 +57,32 @@ fn open(name: &CStr, flags: i32) -> anyhow::Result<*mut c_void> {
     Ok(library)
 }
 
+/// Functions of the allocator that tracers probe.
+const PROBED: [&CStr; 2] = [
+    c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+    c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
+];
+
+/// Waits until the code of the probed functions has been changed by a tracer.
+fn wait_probed() -> anyhow::Result<()> {
+    for name in PROBED {
+        // SAFETY: the name is zero-terminated.
+        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.cast::<u8>();
+        anyhow::ensure!(!function.is_null(), "{name:?} not found");
+        let is_probed = || {
+            // SAFETY: the code of a function is readable, and longer than this.
+            let code = (0..8).map(|at| unsafe { function.add(at).read_volatile() });
+            code.into_iter().any(|byte| matches!(byte, 0xcc | 0xe9))
+        };
+        while !is_probed() {
+            if !signals::sleep_ms(5) {
+                bail!("stopped before {name:?} was probed");
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Cache {
     fn load(device: i32) -> anyhow::Result<Self> {
         open(c"libc10.so", libc::RTLD_GLOBAL)?;
@@ -64,6 +90,9 @@ impl Cache {
         // SAFETY: a plain call.
         if unsafe { (cache.select)(device) } == 0 {
             bail!("the driver cannot be initialized");
+        }
+        if std::env::var_os("SIM_WAIT_PROBED").is_some() {
+            wait_probed()?;
         }
         Ok(cache)
     }

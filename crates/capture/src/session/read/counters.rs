@@ -206,6 +206,17 @@ impl PendingLosses {
         Self { lost, replaced }
     }
 
+    /// Returns the processes with losses of a later program than the announced one: the record of
+    /// the exec was lost.
+    pub(crate) fn unseen_execs(&self, announced: &LivenessTracker) -> Vec<(Pid, ExecGeneration)> {
+        let is_later = |key: &LostKey| {
+            key.owner(announced) == Owner::Unannounced && announced.exec_gen(key.pid).is_some()
+        };
+        let mut later: Vec<_> = self.lost.iter().map(|one| one.key).filter(is_later).collect();
+        later.sort_unstable_by_key(|key| (key.pid, key.exec_gen.0));
+        later.into_iter().map(|key| (key.pid, key.exec_gen)).collect()
+    }
+
     /// Returns the remaining losses, by process. Those of another program than the announced one
     /// are of an unknown process, with pid 0.
     pub(crate) fn into_remaining(
@@ -435,11 +446,13 @@ mod tests {
     }
 
     #[test]
-    fn losses_after_a_lost_exec_count_for_the_same_process() {
+    fn losses_of_a_later_program_imply_an_exec() {
         let before = announced(SECOND, 1);
-        let mut losses = losses(&[(SECOND, 2, frees(2))]);
+        let mut losses = losses(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2))]);
         assert!(losses.split_off_unread(&before, |_| true).lost.is_empty());
-        assert_eq!(remaining(losses, &before), [(PID, frees(2))]);
+        assert_eq!(losses.unseen_execs(&before), [(PID, ExecGeneration(2))]);
+        assert!(losses.unseen_execs(&announced(SECOND, 2)).is_empty());
+        assert!(losses.unseen_execs(&LivenessTracker::default()).is_empty());
     }
 
     #[test]
