@@ -512,7 +512,8 @@ impl Session {
     ) {
         let has_read = |position| last || self.source.has_read(position);
         self.losses.hold(pending.losses.split_off_unread(&self.liveness, has_read));
-        for Unannounced { pid, start, replaced, next, lost } in pending.losses.drain_unannounced() {
+        let unannounced = pending.losses.drain_unannounced(&self.liveness);
+        for Unannounced { pid, start, replaced, next, lost } in unannounced {
             self.losses.process_exited(pid, start, Some(next));
             // The known process with this pid is another process, or another exec generation.
             if self.liveness.contains(pid) {

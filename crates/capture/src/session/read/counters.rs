@@ -165,8 +165,10 @@ impl PendingLosses {
     }
 
     /// Removes and returns the losses of exec generations that ended without having been announced.
-    pub(crate) fn drain_unannounced(&mut self) -> Vec<Unannounced> {
-        let mut ended: Vec<_> = self.ended_keys().collect();
+    /// Two threads that exit at once can mark an announced one, too.
+    pub(crate) fn drain_unannounced(&mut self, announced: &LivenessTracker) -> Vec<Unannounced> {
+        let is_unannounced = |key: &LostKey| key.owner(announced) != Owner::Announced;
+        let mut ended: Vec<_> = self.ended_keys().filter(is_unannounced).collect();
         ended.sort_unstable_by_key(|key| (key.pid, key.start, key.exec_gen.0));
         let drain = |key: LostKey| {
             let (replaced, LostKey { pid, start, exec_gen }) = (self.replaced.contains(&key), key);
@@ -224,7 +226,8 @@ impl PendingLosses {
         announced: &LivenessTracker,
     ) -> impl Iterator<Item = (Pid, LostDelta)> {
         self.lost.into_iter().map(|PendingLoss { key, lost, .. }| match key.owner(announced) {
-            Owner::Announced | Owner::Unannounced => (key.pid, lost),
+            Owner::Announced => (key.pid, LostDelta { processes: 0, ..lost }),
+            Owner::Unannounced => (key.pid, lost),
             Owner::Other => (Pid(0), lost),
         })
     }
@@ -426,8 +429,10 @@ mod tests {
         let lost = LostDelta { processes: 1, ..frees(3) };
         let next = ExecGeneration(3);
         let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
-        assert_eq!(losses.drain_unannounced(), [ended]);
-        assert!(losses.drain_unannounced().is_empty());
+        let none = LivenessTracker::default();
+        assert!(losses.drain_unannounced(&announced(SECOND, 2)).is_empty());
+        assert_eq!(losses.drain_unannounced(&none), [ended]);
+        assert!(losses.drain_unannounced(&none).is_empty());
         let rest = [(PID, frees(8)), (PID, frees(4))];
         assert_eq!(remaining(losses, &LivenessTracker::default()), rest);
     }
