@@ -1,0 +1,3 @@
+#![no_main]
+
+fuzz::target!(fuzz::elf, fuzz::mutate::elf::elf);

@@ -1,0 +1,3 @@
+#![no_main]
+
+fuzz::target!(fuzz::http, fuzz::mutate::http::request);

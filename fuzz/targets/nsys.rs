@@ -1,0 +1,3 @@
+#![no_main]
+
+fuzz::target!(fuzz::import, fuzz::mutate::sqlite::sqlite);

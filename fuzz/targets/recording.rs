@@ -1,0 +1,3 @@
+#![no_main]
+
+fuzz::target!(fuzz::recording, fuzz::mutate::arrow::recording);

@@ -1,0 +1,3 @@
+#![no_main]
+
+fuzz::target!(fuzz::records, fuzz::mutate::records::records);
