@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Checks vramscope on the kernel that run.py boots. Runs as the first process, on the simulated driver.
+
+Writes one JSON object per check to the second serial port: capability, attach mode, whether it works and what was found.
+"""
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import time
+import traceback
+import urllib.request
+
+VRAMSCOPE = "/usr/bin/vramscope"
+SIM = pathlib.Path("/opt/sim")
+WORKLOAD = str(SIM / "workload")
+ADDRESS = "127.0.0.1:9754"
+TIMEOUT_SECONDS = 120
+
+# Allocates four times in a function whose name is only in the memory of the interpreter, and lives until it was read: an emulated
+# machine is slow.
+SCRIPT = """
+import ctypes, time
+driver = ctypes.CDLL("libcuda.so.1")
+def keep_a_batch():
+    address = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(3 << 20)) == 0
+context, device = ctypes.c_void_p(), ctypes.c_int()
+assert driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert driver.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+for _ in range(4):
+    keep_a_batch()
+time.sleep(10)
+"""
+
+out = open("/dev/ttyS1", "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - open until the machine powers off
+
+
+def report(capability, fine, found="", mode=None):
+    print(json.dumps({"capability": capability, "mode": mode, "works": bool(fine), "found": str(found)[-2000:]}), file=out)
+
+
+def run(*words, **more):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS, **more)
+
+
+def oracle_dir(name):
+    path = pathlib.Path("/tmp") / name
+    path.mkdir()
+    os.environ["SIM_ORACLE_DIR"] = str(path)
+    return path
+
+
+def last_report(done):
+    lines = done.stdout.splitlines()
+    return json.loads(lines[-1]) if lines else {"processes": [], "stderr": done.stderr}
+
+
+def compare(done, oracles):
+    """Compares the last report with the oracles. Returns the differences."""
+    if done.returncode != 0:
+        return f"exit {done.returncode}: {done.stderr}"
+    last = last_report(done)
+    wrong = [] if last.get("exact") else [f"not exact: {last}"]
+    found = {process["pid"]: process for process in last["processes"]}
+    files = list(oracles.glob("*.json"))
+    for file in files:
+        expected, process = json.loads(file.read_text()), found.get(int(file.stem), {})
+        for ours, theirs in [("live_bytes", "live_bytes"), ("peak_bytes", "peak_bytes"),
+                             ("allocations_total", "allocations"), ("frees_total", "frees")]:
+            if process.get(ours) != expected[theirs]:
+                wrong.append(f"{ours}: {process.get(ours)}, oracle {expected[theirs]}")
+    return "; ".join(wrong) or ("" if files else f"no oracle: {done.stderr}")
+
+
+def check_mode(mode):
+    """Checks everything that depends on the attach mode."""
+    def trace(name, *words, command):
+        directory = oracle_dir(f"{mode}-{name}")
+        return run(VRAMSCOPE, *words, "--json", "--attach-mode", mode, "--", *command), directory
+
+    def wanted(process, name):
+        # `train` leaves a few buffers live, `kinds` uses every kind of memory, `threads` several threads.
+        done, directory = trace(name, "trace", command=[WORKLOAD, *process])
+        return done, compare(done, directory)
+
+    differences = ""
+    for program in (["train", "--steps", "40", "--step-ms", "2"], ["kinds"], ["leak3", "--work-ms", "50", "--wait-ms", "50"]):
+        done, wrong = wanted(program, program[0])
+        differences += wrong
+        if program[0] == "train":
+            text = json.dumps(last_report(done))
+            report("native stacks", "steps" in text, "" if "steps" in text else done.stdout[-1500:] + done.stderr, mode)
+    report("exact ledger", not differences, differences, mode)
+    done, directory = trace("python", "trace", command=["python3", "/tmp/train.py"])
+    wrong = compare(done, directory)
+    report("Python stacks", not wrong and "keep_a_batch" in done.stdout, wrong or done.stderr, mode)
+    done, _ = trace("kernels", "kernels", command=[WORKLOAD, "launches", "--iterations", "40"])
+    last = last_report(done)
+    process = next(iter(last["processes"]), {})
+    report("kernel launches", last.get("exact") and process.get("launches_total", 0) > 0, f"{process.get('launches_total')} {done.stderr}", mode)
+    check_kill(mode)
+
+
+def check_kill(mode):
+    """Kills the tracer: the traced program continues, and a new trace works at once."""
+    oracle_dir(f"{mode}-kill")
+    target = subprocess.Popen([WORKLOAD, "train", "--steps", "100000", "--step-ms", "2"])
+    tracer = subprocess.Popen([VRAMSCOPE, "trace", "--attach-mode", mode, "--json", "--interval", "100ms", "-p", str(target.pid)],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    seen = next((line for line in tracer.stdout if json.loads(line)["processes"]), "")
+    tracer.kill()
+    tracer.wait()
+    alive = target.poll() is None
+    again = run(VRAMSCOPE, "trace", "--attach-mode", mode, "--json", "--duration", "3s", "-p", target.pid)
+    traced = bool(last_report(again)["processes"])
+    target.send_signal(signal.SIGTERM)
+    code = target.wait()
+    report("kill -9 of the tracer", seen and alive and traced and code == 0,
+           f"reported {bool(seen)}, alive {alive}, traced again {traced}, exit {code} {again.stderr}", mode)
+
+
+def get(path):
+    with urllib.request.urlopen("http://127.0.0.1:9754" + path, timeout=10) as response:
+        return response.read().decode()
+
+
+def wait(condition):
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < end:
+        try:
+            if found := condition():
+                return found
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.2)
+    return None
+
+
+def check_agent():
+    agent = subprocess.Popen([VRAMSCOPE, "serve", "--listen", ADDRESS, "--state-dir", "/tmp/state"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ready = wait(lambda: get("/readyz").strip() == "ready")
+    target = subprocess.Popen([WORKLOAD, "--hold-ms", "1000000", "leak3"])
+    found = wait(lambda: next((one for one in json.loads(get("/api/v1/processes"))["processes"] if one["pid"] == target.pid), None))
+    metrics = "vramscope_" in get("/metrics") if ready else False
+    target.terminate()
+    target.wait()
+    agent.terminate()
+    _, log = agent.communicate(timeout=TIMEOUT_SECONDS)
+    report("agent", ready and found and metrics and agent.returncode == 0, f"exit {agent.returncode} {log[-1500:]}")
+
+
+def check_in_process():
+    directory = oracle_dir("run")
+    done = run(VRAMSCOPE, "run", "--json", "--", WORKLOAD, "train", "--steps", "40", "--step-ms", "2")
+    wrong = compare(done, directory)
+    report("run (in-process)", not wrong, wrong)
+
+
+def prepare():
+    """Brings up the loopback interface."""
+    os.environ.update({"LD_LIBRARY_PATH": str(SIM), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root",
+                       "SIM_STATE_FILE": "/tmp/devices"})
+    pathlib.Path("/tmp/train.py").write_text(SCRIPT)
+    with socket.socket() as connection:
+        up = struct.pack("16sh14x", b"lo", 0x41)
+        fcntl.ioctl(connection, 0x8914, up)
+
+
+def main():
+    prepare()
+    report("kernel", True, os.uname().release)
+    done = run(VRAMSCOPE, "doctor", "--json")
+    facts = json.loads(done.stdout)
+    report("doctor", done.returncode == 0, done.stdout + done.stderr)
+    for mode in facts["attach_modes"]:
+        report("attach mode", mode.get("works"), mode.get("error", ""), mode["name"])
+    for mode in [mode["name"] for mode in facts["attach_modes"] if mode.get("works")]:
+        check_mode(mode)
+    check_agent()
+    check_in_process()
+
+
+try:
+    main()
+except BaseException:  # noqa: BLE001 - the machine must power off in any case
+    report("the checks themselves", False, traceback.format_exc())
+report("done", True)
+out.close()
+os.sync()
+pathlib.Path("/proc/sysrq-trigger").write_text("o")
+time.sleep(60)

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Boots virtual machines with the kernels that GPU hosts run, and checks vramscope in each: guest.py has the checks.
+
+usage: run.py --binaries DIR [--kernels 5.15,6.8] [--out DIR] [--results FILE]
+       run.py --report [--results FILE]
+
+DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. Kernels
+are the newest of their series in the packages of Debian and Ubuntu; the environment variables DEBIAN_MIRROR and UBUNTU_MIRROR
+name the mirrors (http://HOST/debian/). Results are added to FILE; --report writes them to the table
+in docs/operations/install.md. Needs root, debootstrap, curl, cpio and QEMU, which is used without KVM: QEMU 10 emulates these
+kernels, 7.2 does not.
+"""
+import argparse
+import gzip
+import json
+import lzma
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOP = HERE.parents[2]
+PAGE = TOP / "docs/operations/install.md"
+DEBIAN = os.environ.get("DEBIAN_MIRROR", "")
+UBUNTU = os.environ.get("UBUNTU_MIRROR", "")
+# Kernel series and the suite that has it.
+SUITES = {
+    "5.15": (UBUNTU, "jammy-updates"), "5.19": (UBUNTU, "jammy-updates"),
+    "6.1": (DEBIAN, "bookworm"), "6.5": (UBUNTU, "jammy-updates"), "6.8": (UBUNTU, "noble-updates"),
+    "6.11": (UBUNTU, "noble-updates"), "6.12": (DEBIAN, "trixie"), "6.14": (UBUNTU, "noble-updates"),
+    "6.18": (DEBIAN, "trixie-backports"), "7.0": (DEBIAN, "trixie-backports"),
+}
+MIN_PACKAGE_BYTES = 1_000_000
+GUEST_SUITE = "bookworm"
+GUEST_PACKAGES = "python3,libelf1,zlib1g,procps"
+INIT = """#!/bin/sh
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm /sys/fs/cgroup
+mount -t tmpfs tmp /dev/shm
+mount -t tmpfs tmp /tmp
+mount -t tracefs tracefs /sys/kernel/tracing
+exec python3 /opt/guest.py
+"""
+MODES = ["session", "multi", "single"]
+COLUMNS = ["native stacks", "Python stacks", "kernel launches", "kill -9 of the tracer"]
+
+
+def version(text):
+    return [int(part) for part in re.findall(r"\d+", text)]
+
+
+def fetch(url):
+    return subprocess.run(["curl", "--silent", "--fail", "--retry", "3", url], check=True, capture_output=True).stdout
+
+
+def index(base, suite):
+    if base == DEBIAN:
+        return lzma.decompress(fetch(f"{base}dists/{suite}/main/binary-amd64/Packages.xz")).decode()
+    return gzip.decompress(fetch(f"{base}dists/{suite}/main/binary-amd64/Packages.gz")).decode()
+
+
+def kernel(series, directory):
+    """Returns the newest kernel image of a series, downloaded once."""
+    found = sorted(directory.glob(f"vmlinuz-{series}[.-]*"))
+    if found:
+        return found[-1]
+    base, suite = SUITES[series]
+    flavor = r"\S*-cloud-amd64" if base == DEBIAN else r"\.0-\d+-generic"
+    newest = ([], "")
+    for paragraph in index(base, suite).split("\n\n"):
+        fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", paragraph, re.MULTILINE))
+        # From 7.0 on, Debian's package `linux-image` is empty and depends on `linux-binary`.
+        name = re.fullmatch(rf"linux-(image|binary)-{re.escape(series)}{flavor}", fields.get("Package", ""))
+        if name and int(fields["Size"]) > MIN_PACKAGE_BYTES:
+            newest = max(newest, (version(fields["Version"]), fields["Filename"]))
+    if not newest[1]:
+        sys.exit(f"{suite} has no kernel {series}")
+    package = directory / "kernel.deb"
+    package.write_bytes(fetch(base + newest[1]))
+    files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", directory, "--strip-components=2", "--wildcards", "--no-anchored", "vmlinuz-*"], input=files, check=True)
+    package.unlink()
+    return max(directory.glob(f"vmlinuz-{series}[.-]*"))
+
+
+def make_initrd(options, out):
+    """Creates an initial RAM disk with the whole guest, so that kernels need no modules and no disk."""
+    root = out / "root"
+    if not (root / "etc/debian_version").exists():
+        subprocess.run(["debootstrap", "--variant=minbase", f"--include={GUEST_PACKAGES}", GUEST_SUITE, root],
+                       check=True, stdout=subprocess.DEVNULL)
+    binaries = pathlib.Path(options.binaries)
+    files = [(binaries / "vramscope", "usr/bin/vramscope"), (binaries / "libvramscope_inject.so", "usr/bin/libvramscope_inject.so"),
+             (HERE / "guest.py", "opt/guest.py")]
+    files += [(path, f"opt/sim/{path.name}") for path in (binaries / "sim").iterdir() if path.is_file()]
+    for source, target in files:
+        (root / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, root / target)
+        (root / target).chmod(0o755)
+    subprocess.run(["strip", "--strip-debug", root / "usr/bin/vramscope"], check=True)
+    for directory in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache", "var/lib/apt"):
+        shutil.rmtree(root / directory, ignore_errors=True)
+    (root / "init").write_text(INIT)
+    (root / "init").chmod(0o755)
+    initrd = out / "initrd"
+    with initrd.open("wb") as file:
+        find = subprocess.Popen(["find", ".", "-xdev", "-not", "-path", "./proc/*"], cwd=root, stdout=subprocess.PIPE)
+        subprocess.run(["cpio", "--quiet", "-o", "-H", "newc"], cwd=root, stdin=find.stdout, stdout=file, check=True)
+    return initrd
+
+
+def boot(options, image, initrd, out):
+    checks = out / "checks.txt"
+    checks.unlink(missing_ok=True)
+    command = [*shlex.split(options.qemu), "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
+               "-append", "console=ttyS0 panic=-1 rdinit=/init quiet", "-nic", "none", "-monitor", "none",
+               "-serial", f"file:{out}/console.txt", "-serial", f"file:{checks}"]
+    subprocess.run(command, stdin=subprocess.DEVNULL, timeout=options.timeout, check=False)
+    text = checks.read_text(errors="replace") if checks.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def show(series, rows):
+    """Prints the checks that failed. Returns whether all worked."""
+    # An attach mode that this kernel does not have is not a failure.
+    bad = [row for row in rows if not row["works"] and row["capability"] != "attach mode" and not expected(series, row)]
+    for row in bad:
+        print(f"  WRONG {row['capability']} {row['mode'] or ''}: {row['found']}")
+    finished = any(row["capability"] == "done" for row in rows)
+    if not finished:
+        print("  the machine did not finish its checks")
+    return finished and not bad
+
+
+def expected(series, row):
+    """Python stacks need Linux 5.17."""
+    return row["capability"] == "Python stacks" and version(series) < [5, 17]
+
+
+def table(results):
+    lines = ["| kernel | attach modes | exact ledger | native stacks | Python stacks | launches | tracer killed | agent | `run` |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for series in sorted(results, key=version):
+        rows = results[series]
+        works = {(row["capability"], row["mode"]): row["works"] for row in rows}
+        release = next(row["found"] for row in rows if row["capability"] == "kernel")
+        modes = [mode for mode in MODES if works.get(("attach mode", mode))]
+
+        def cell(capability, modes=modes, works=works):
+            good = [mode for mode in modes if works.get((capability, mode))]
+            return "yes" if good == modes else "no" if not good else ", ".join(f"`{mode}`" for mode in good)
+
+        cells = [cell(one) for one in ["exact ledger", *COLUMNS]]
+        cells += ["yes" if works.get((one, None)) else "no" for one in ("agent", "run (in-process)")]
+        lines.append(f"| {release} | {', '.join(f'`{mode}`' for mode in modes) or 'none'} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_report(results):
+    page = PAGE.read_text()
+    head, rest = page.split("<!-- kernels -->\n")
+    tail = rest.split("<!-- end -->", 1)[1]
+    PAGE.write_text(f"{head}<!-- kernels -->\n{table(results)}<!-- end -->{tail}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--binaries")
+    parser.add_argument("--kernels", default=",".join(SUITES))
+    parser.add_argument("--out", default="/tmp/vramscope-kernels")
+    parser.add_argument("--results", default=TOP / "experiments/results/kernels/results.json")
+    parser.add_argument("--qemu", default="qemu-system-x86_64")
+    parser.add_argument("--timeout", type=int, default=1800)
+    parser.add_argument("--report", action="store_true")
+    options = parser.parse_args()
+    file = pathlib.Path(options.results)
+    results = json.loads(file.read_text()) if file.exists() else {}
+    if options.report:
+        write_report(results)
+        return
+    out = pathlib.Path(options.out)
+    (out / "kernels").mkdir(parents=True, exist_ok=True)
+    initrd = make_initrd(options, out)
+    failed = []
+    for series in options.kernels.split(","):
+        image = kernel(series, out / "kernels")
+        print(f"{image.name.removeprefix('vmlinuz-')}", flush=True)
+        rows = boot(options, image, initrd, out)
+        if not show(series, rows):
+            failed.append(series)
+        if rows:
+            # Messages of failed checks stay in the results; those of others do not matter.
+            keep = [row if not row["works"] or row["capability"] == "kernel" else {**row, "found": ""} for row in rows]
+            results[series] = keep
+            file.write_text(json.dumps(results, indent=1) + "\n")
+    if failed:
+        sys.exit(f"failed on {', '.join(failed)}; the console of the last machine is in {out}/console.txt")
+
+
+main()
