@@ -48,7 +48,7 @@ class Target:
 
 
 def start_tracer(setup, target, interval, out):
-    process = start([setup.vramscope, "trace", "--json", "--interval", interval, "--top", "10", *setup.driver_option(),
+    process = start([setup.vramscope, "trace", "-v", "--json", "--interval", interval, "--top", "10", *setup.driver_option(),
                      "-p", target.process.pid, "--force", "-o", out], stderr=subprocess.PIPE, text=True)
     wait_attached(Lines(process.stderr))
     return process

@@ -7,7 +7,7 @@ usage: run.py [--half tune|held-out|all] [--only NAME...] [--seeds 1,2,3] [--sec
 Runs each scenario of `workload leaks` on the simulated driver under `vramscope trace --json --interval 1s
 --stacks full`, and compares the suspects of the last report with the labels of `workload leaks --list`. Suspects are
 matched by the function names in their frames. With --from-recording, the run is recorded, the suspects of
-`vramscope report --analysis suspects` on the file are scored, and those of the trace must be the same. Needs root and
+`vramscope report FILE leaks` are scored, and those of the trace must be the same. Needs root and
 the output of `./dev build`, no GPU. Exits with 1 if a leak is missed, a healthy function is reported as a leak, or
 file and trace differ.
 """
@@ -27,6 +27,12 @@ sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import score
 import table
+
+# Functions of the workload that create something for a scenario. Most scenarios call them from one place, so they cannot
+# be recognized as wrappers.
+WRAPPERS = [option for name in ("plain", "stream_ordered", "pooled", "managed", "pinned", "registered", "physical", "array",
+                                "stream", "event", "graph", "exec", "module", "library", "pool", "context")
+            for option in ("--wrapper", name)]
 
 
 def parse_options(arguments):
@@ -86,7 +92,10 @@ class ScenarioRunner:
         name = os.path.join(self.directory, f"{scenario['name']}-{seed}")
         reports_file, recording = name + ".jsonl", name + ".arrows"
         seconds = scenario["seconds"] * self.options.seconds_scale
-        command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "--force", "-o", reports_file]
+        command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "--force", "-o", reports_file,
+                   *WRAPPERS]
+        if "segments" in scenario["group"]:
+            command.append("--torch")
         if self.options.from_recording:
             command += ["--record", recording]
         command += ["--", self.workload, "leaks", scenario["name"], "--seconds", str(seconds), "--seed", str(seed)]
@@ -100,8 +109,8 @@ class ScenarioRunner:
             if "suspects" not in reports[-1]:
                 raise RuntimeError("the reports of this vramscope have no `suspects`: use --from-recording")
             return score.Result(scenario, seed, reports[-1], reports, None, lost)
-        report = self.call([self.vramscope, "report", "--analysis", "suspects", "--format", "json", "--top", "1000",
-                            recording], 60, codes=(0, 1))
+        report = self.call([self.vramscope, "report", recording, "leaks", "--format", "json", "--top", "1000", *WRAPPERS],
+                           60)
         with open(name + ".report.json", "w", encoding="utf-8") as file:
             file.write(report)
         live = reports[-1] if "suspects" in reports[-1] else None

@@ -1,4 +1,5 @@
 """Scores the verdicts of a run against the labels of its scenario."""
+import collections
 import datetime
 import re
 
@@ -30,16 +31,22 @@ class Result:
         self.scenario = scenario
         self.seed = seed
         self.lost = lost
-        self.leaking = {leak["function"]: leak["subject"] for leak in scenario["leaks"]}
+        leaks = dict.fromkeys((leak["function"], leak["subject"]) for leak in scenario["leaks"])
+        self.leaking = dict.fromkeys(function for function, _ in leaks)
         self.healthy = {other["function"]: other["verdicts"] for other in scenario["others"]}
         reported = self.suspects(scored)
-        self.found = [function for function, what in self.leaking.items() if (function, what) in reported]
-        self.missed = [function for function in self.leaking if function not in self.found]
+        self.found = [function for function, what in leaks if (function, what) in reported]
+        self.missed = [f"{function} ({what})" for function, what in leaks if (function, what) not in reported]
         # Another resource of a leaking function (the memory of a leaked object) is neither a hit nor a false alarm.
         self.false_alarms = sorted(f"{name} ({what})" for name, what in reported if name not in self.leaking)
         self.confidence = {self.function(entry): entry.get("confidence") for entry in scored["suspects"]}
+        # The headline must be the labeled function, not a wrapper or a caller of it.
+        self.misnamed = [entry["location"] for entry in scored["suspects"]
+                         if short_name(entry["location"].split(" ")[0]) not in self.leaking]
+        places = collections.Counter(leak["location"] for leak in scored["leaks"])
+        self.split = [place for place, number in places.items() if number > 1]
         self.verdicts = self.verdicts_of(scored)
-        self.history(reports)
+        self.history(reports, leaks)
         self.differs = self.compare(scored, live) if live else []
 
     def function(self, entry):
@@ -61,7 +68,7 @@ class Result:
             verdicts.setdefault(key, set()).add(entry.get("verdict", "leak"))
         return verdicts
 
-    def history(self, reports):
+    def history(self, reports, leaks):
         """Finds when leaks were first reported, and which suspects were withdrawn."""
         began = self.first_allocation(reports)
         self.named, self.withdrawn = {}, []
@@ -75,8 +82,8 @@ class Result:
             for key in suspects:
                 first.setdefault(key, at)
         for (name, what), at in first.items():
-            if self.leaking.get(name) == what:
-                self.named[name] = at
+            if (name, what) in leaks:
+                self.named[name] = min(at, self.named.get(name, at))
             elif name not in self.leaking and (name, what) not in last:
                 self.withdrawn.append(f"{name} ({what}) at {at:.0f} s")
 
@@ -108,4 +115,4 @@ class Result:
 
     @property
     def passed(self):
-        return not (self.missed or self.false_alarms or self.differs)
+        return not (self.missed or self.false_alarms or self.differs or self.misnamed or self.split)

@@ -27,6 +27,10 @@ def row(result):
         problems.append(f"**missed {', '.join(result.missed)}**")
     if result.false_alarms:
         problems.append("**false alarm**")
+    if result.misnamed:
+        problems.append(f"**named {', '.join(result.misnamed)}**")
+    if result.split:
+        problems.append(f"**several leaks for {', '.join(result.split)}**")
     if result.differs:
         problems.append(f"**file and trace differ: {'; '.join(result.differs)}**")
     if result.lost:

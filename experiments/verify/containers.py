@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares the agent's view of containers with Podman, containerd and the oracle.
 
-usage: containers.py --vramscope PATH --sim DIR [--static PATH] [--root DIR]
+usage: containers.py --vramscope PATH --sim DIR [--image FILE] [--root DIR]
 
 Programs run in containers of Podman and containerd; the agent runs on the host and in a container of its own image. Needs
 root, podman, buildah, runc, containerd and debootstrap, but no registry. `--root` is a Debian root file system for the base
-image, created if it does not exist. `--static` is the binary of `./dev release`: with it, contrib/docker/Dockerfile is also
-built and run.
+image, created if it does not exist. `--image` is the container image of `./dev release`: with it, the agent also runs in a
+container.
 """
 import argparse
 import json
@@ -21,7 +21,6 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "exporters"))
 from hosts import LOOPBACK, Checks, Host, fetch, free_port, wait
 
-CONTRIB = pathlib.Path(__file__).resolve().parents[2] / "contrib"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
 CONTAINER = "7e57ab1e" * 8
 PROGRAM = ["workload", "--hold-ms", "1000000", "train", "--steps", "40", "--step-ms", "2"]
@@ -126,17 +125,15 @@ def with_containerd(checks, get, directory, oracle_dir):
 
 def own_image(checks, options, directory, oracle_dir):
     """Runs the agent in a container with the capabilities of docs/operations/install.md."""
-    context = directory / "own"
-    context.mkdir()
-    (context / "vramscope").write_bytes(pathlib.Path(options.static).read_bytes())
-    run("buildah", "bud", "--isolation", "chroot", "-f", CONTRIB / "docker/Dockerfile", "-t", "vramscope", context)
+    # Loaded image: localhost/vramscope:VERSION
+    image = podman("load", "-i", options.image).split()[-1]
     port, token = free_port(), directory / "token"
     token.write_text("5ecre7" * 6)
     token.chmod(0o600)
     name = podman("run", "-d", "--pid=host", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--cap-add", "BPF", "--cap-add",
                   "PERFMON", "--cap-add", "SYS_PTRACE", "--cap-add", "DAC_READ_SEARCH", "--security-opt", "apparmor=unconfined",
                   "--security-opt", "no-new-privileges", "--security-opt", "seccomp=unconfined", *LIMITS, "--network", "host", "-v", "vramscope:/var/lib/vramscope",
-                  "-v", f"{token}:/token:ro", "localhost/vramscope", "serve", "--listen", f"0.0.0.0:{port}", "--token-file", "/token")
+                  "-v", f"{token}:/token:ro", image, "serve", "--listen", f"0.0.0.0:{port}", "--token-file", "/token")
 
     def get(path):
         return json.loads(fetch(f"{LOOPBACK}:{port}{path}", token.read_text()))
@@ -156,7 +153,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--vramscope", required=True)
     parser.add_argument("--sim", required=True)
-    parser.add_argument("--static")
+    parser.add_argument("--image")
     parser.add_argument("--root", default="/tmp/vramscope-bookworm")
     options = parser.parse_args()
     for program in ("podman", "buildah", "runc", "containerd"):
@@ -174,7 +171,7 @@ def main():
             with_containerd(checks, host.get, directory, oracle_dir)
         finally:
             host.agent.kill()
-        if options.static:
+        if options.image:
             own_image(checks, options, directory, oracle_dir)
     checks.end()
 

@@ -4,7 +4,7 @@
 usage: torch_snapshot.py [--binary FILE] [--mebibytes 512] [--keep FILE] [--rounds 3]
 
 Writes a snapshot of a simulated training run as PyTorch does (stacks of about 40 shared frames, one list of frames
-for each allocation and each free), then computes the leaks by stack with `vramscope report FILE --analysis leaks
+for each allocation and each free), then computes the leaks by stack with `vramscope report FILE leaks
 --format json`, and with `pickle.load` and a loop. Prints elapsed and CPU seconds, their ratios, the peak memory of
 both, and whether the results agree. Needs no GPU.
 """
@@ -81,7 +81,7 @@ def leaks_in_python(path):
     for address, entry in live.items():
         stack = tuple((frame["name"], frame["filename"], frame["line"]) for frame in entry.get("frames", ()))
         by_stack[stack] = by_stack.get(stack, 0) + sizes.get(address, entry["size"])
-    return {"leaked_bytes": sum(by_stack.values()), "leaked_allocations": len(live), "stacks": len(by_stack)}
+    return {"held_bytes": sum(by_stack.values()), "held_allocations": len(live), "stacks": len(by_stack)}
 
 
 def timed(command):
@@ -121,7 +121,7 @@ def main():
                 print(f"{write_snapshot(path, options.mebibytes)} entries", flush=True)
                 os._exit(0)
         size = os.path.getsize(path) / (1 << 20)
-        ours = [options.binary, "report", path, "--analysis", "leaks", "--format", "json"]
+        ours = [options.binary, "report", path, "leaks", "--format", "json"]
         theirs = [sys.executable, os.path.abspath(__file__), "--in-python", path]
         our_runs, their_runs = [], []
         for _ in range(options.rounds):
@@ -131,7 +131,7 @@ def main():
         cpu, seconds, memory, result = min(our_runs)
         python_cpu, python_seconds, python_memory, python_result = min(their_runs)
         result, python_result = json.loads(result), json.loads(python_result)
-        same = all(result[key] == python_result[key] for key in ("leaked_bytes", "leaked_allocations"))
+        same = all(result[key] == python_result[key] for key in ("held_bytes", "held_allocations"))
         print(f"file       {size:8.0f} MiB")
         print(f"vramscope  {seconds:8.2f} s  {cpu:8.2f} s CPU  {memory:8.0f} MiB ({memory / size:.2f} x file)")
         print(f"python     {python_seconds:8.2f} s  {python_cpu:8.2f} s CPU  "

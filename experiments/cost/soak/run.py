@@ -39,7 +39,7 @@ class Tracer:
     """A tracer whose reports are compared with the oracle."""
 
     def __init__(self, setup, account, targets, seconds):
-        self.process = start([setup.vramscope, "trace", "--json", "--interval", "250ms", "--kernels",
+        self.process = start([setup.vramscope, "trace", "-v", "--json", "--interval", "250ms", "--kernels",
                               *setup.driver_option(), *targets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.reports = Lines(self.process.stdout, account.add_report)
         self.messages = Lines(self.process.stderr)

@@ -136,7 +136,7 @@ def measure(setup, cell, directory):
     target = spam(setup, cell, directory, seconds)
     lines = Lines(target.stdout)
     lines.wait_for(lambda line: line.strip() == "ready", 60, "the target")
-    tracer = start([setup.vramscope, "trace", "--json", "--stacks", cell["stacks"], "--interval",
+    tracer = start([setup.vramscope, "trace", "-v", "--json", "--stacks", cell["stacks"], "--interval",
                     "1s" if cell["printing"] else "10h", *setup.driver_option(), "-p", target.pid, "--force", "-o",
                     reports],
                    stderr=subprocess.PIPE, text=True)
@@ -172,7 +172,7 @@ def measure(setup, cell, directory):
 def idle(setup, seconds):
     """Returns CPU time and memory of the tracer while no traced function is called."""
     with tempfile.TemporaryDirectory() as directory:
-        tracer = start([setup.vramscope, "trace", "--json", "--interval", "10h", *setup.driver_option(), "-a", "-o",
+        tracer = start([setup.vramscope, "trace", "-v", "--json", "--interval", "10h", *setup.driver_option(), "-a", "-o",
                         os.path.join(directory, "reports.jsonl")], stderr=subprocess.PIPE, text=True)
         wait_attached(Lines(tracer.stderr))
         time.sleep(0.3)

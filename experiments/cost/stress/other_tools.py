@@ -79,7 +79,7 @@ def all_tools(setup, directory):
                              {**os.environ, "BPFTRACE_MAP_KEYS_MAX": "65536"})
     for mode, extra in {"empty": ["--stacks", "off", "--empty-probes"], "off": ["--stacks", "off"],
                        "fp": ["--stacks", "fp"], "full": ["--stacks", "full"]}.items():
-        command = [setup.vramscope, "trace", "--json", "--interval", "1s", *setup.driver_option(), "-a", *extra,
+        command = [setup.vramscope, "trace", "-v", "--json", "--interval", "1s", *setup.driver_option(), "-a", *extra,
                    "--force", "-o", os.path.join(directory, "reports.jsonl")]
         tools[f"vramscope {mode}"] = Tool(command, "attached to")
     return tools

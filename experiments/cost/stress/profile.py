@@ -28,7 +28,7 @@ def sample(setup, options, directory):
     target = cells.spam(setup, cell, directory, options.seconds + 1)
     lines = Lines(target.stdout)
     lines.wait_for(lambda line: line.strip() == "ready", 60, "the target")
-    tracer = start([setup.vramscope, "trace", "--json", "--stacks", options.stacks, "--interval", "10h",
+    tracer = start([setup.vramscope, "trace", "-v", "--json", "--stacks", options.stacks, "--interval", "10h",
                     *setup.driver_option(), "-p", target.pid, "--force", "-o",
                     os.path.join(directory, "reports.jsonl")],
                    stderr=subprocess.PIPE, text=True)

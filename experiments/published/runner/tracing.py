@@ -88,7 +88,7 @@ class TraceRunner:
         os.makedirs(directory)
         file = os.path.join(directory, "reports.txt")
         real, shown = self.program(words)
-        arguments = ["trace", "--interval", "1s", "--top", "3"]
+        arguments = ["trace", "--allocations", "--interval", "1s", "--top", "3"]
         done = run_to_end([self.vramscope, *arguments, "-o", file, "--", *real],
                           self.environment(environment, directory), self.timeout)
         if done.code != 0:
@@ -104,7 +104,7 @@ class TraceRunner:
     def text(self, recording):
         """Returns the last report of a recording as text."""
         done = subprocess.run(
-            [self.vramscope, "replay", "--top", "3", "--stack-depth", "5", recording],
+            [self.vramscope, "replay", "--allocations", "--top", "3", "--stack-depth", "5", recording],
             capture_output=True, text=True, timeout=60, check=False)
         return first_lines(scrub(done.stdout))
 

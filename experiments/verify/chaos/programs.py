@@ -68,7 +68,7 @@ def trace_options(rng, directory):
               "--stacks", rng.choice(["full", "full", "off", "fp"])]
     if rng.randrange(3) == 0:
         # Modes with one link per function take long to detach.
-        options += ["--attach-mode", rng.choice(["session", "multi"] * 6 + ["single", "single-no-cookie"])]
+        options += ["--attach-mode", rng.choice(["session", "multi"] * 6 + ["single"])]
     if rng.randrange(8) == 0:
         options += ["--ring-size", rng.choice([4096, 65536, 1 << 20])]
     if rng.randrange(3) == 0:

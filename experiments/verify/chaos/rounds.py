@@ -34,7 +34,7 @@ class Tracer:
     def __init__(self, round_, arguments, prefix=(), environment=None):
         """With an `environment` of faults, it may fail to start."""
         self.output, self.attached = os.path.join(round_.directory, "reports"), True
-        command = [*prefix, round_.setup.vramscope, "trace", "--json", *arguments]
+        command = [*prefix, round_.setup.vramscope, "trace", "-v", "--json", *arguments]
         with open(self.output, "w") as output:
             self.process = round_.start(command, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)
         self.messages = Lines(self.process.stderr)

@@ -5,8 +5,9 @@ usage: torch_live.py [--rounds N] [--steps N] [-o RESULT.json] VRAMSCOPE
 
 Needs root, a GPU, and PyTorch for CUDA in the Python that runs this.
 
-1. Cost: training steps of a small transformer, alternating not traced and traced without --torch, with =totals and
-   with =full. Compared is the minimum of the median steps of each round.
+1. Cost: training steps of a small transformer, alternating not traced; traced with --torch=off, =auto (after its memory
+   stopped to grow), =totals and =full; and with PyTorch's own recorder. Compared is the minimum of the median steps of each
+   round.
 2. Values: a program that holds tensors, frees some of them and prints `torch.cuda.memory_stats()` is traced from its
    start. Allocated, reserved and inactive split bytes are compared with the JSON report, with plain and with
    expandable segments; then with the backend cudaMallocAsync, and with a tracer that is attached late.
@@ -23,7 +24,9 @@ TRAIN = r'''
 import statistics, sys, time
 import torch
 
-steps = int(sys.argv[1])
+steps, settle, recorder = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "recorder"
+if recorder:
+    torch.cuda.memory._record_memory_history(max_entries=1_000_000)
 torch.manual_seed(0)
 layer = torch.nn.TransformerEncoderLayer(d_model=512, nhead=8, dim_feedforward=2048, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, num_layers=6).cuda()
@@ -36,9 +39,12 @@ def step():
     loss.backward()
     optimizer.step()
 
-for _ in range(20):
+end = time.monotonic() + settle
+for number in range(1_000_000):
     step()
-torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    if number >= 20 and time.monotonic() > end:
+        break
 before = torch.cuda.memory_stats()["allocation.all.allocated"]
 times = []
 for _ in range(steps):
@@ -91,8 +97,13 @@ def trace(vramscope, torch_options):
     return [vramscope, "trace", "--json", "--interval", "1s", *torch_options, "--"]
 
 
-def step_time(vramscope, torch_options, script, steps):
-    command = [*trace(vramscope, torch_options), sys.executable, script, str(steps)]
+# Longer than the tensors of a process are tracked after its memory stopped to grow.
+SETTLE_SECONDS = 25
+
+
+def step_time(vramscope, mode, torch_options, script, steps):
+    settle = SETTLE_SECONDS if mode == "auto" else 0
+    command = [*trace(vramscope, torch_options), sys.executable, script, str(steps), str(settle), mode]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("STEP ")]
     if not lines:
@@ -110,13 +121,14 @@ def cost(options, directory):
     script = os.path.join(directory, "train.py")
     with open(script, "w", encoding="utf-8") as file:
         file.write(TRAIN)
-    modes = {"none": None, "off": [], "totals": ["--torch=totals"], "full": ["--torch=full"]}
+    modes = {"none": None, "off": ["--torch=off"], "auto": [], "totals": ["--torch=totals"], "full": ["--torch=full"],
+             "recorder": None}
     results = {name: [] for name in modes}
     lost = dict.fromkeys(modes, 0)
     blocks = 0.0
     for _ in range(options.rounds):
         for name, torch_options in modes.items():
-            micros, blocks, missing = step_time(options.vramscope, torch_options, script, options.steps)
+            micros, blocks, missing = step_time(options.vramscope, name, torch_options, script, options.steps)
             results[name].append(micros)
             lost[name] += missing
             print(f"{name}: {micros:.1f} us per step, {missing} lost", flush=True)
@@ -126,6 +138,7 @@ def cost(options, directory):
         "micros": results,
         "least": least,
         "ratio_to_off": {name: least[name] / least["off"] for name in least},
+        "ratio_to_none": {name: least[name] / least["none"] for name in least},
         "lost": lost,
     }
 
