@@ -69,6 +69,9 @@ impl EntryPoint {
                 Class::Frees => CALLS.add_freeing(1),
                 Class::Other => {}
             }
+            if !settings.object_costs.is_empty() {
+                state::lock().publish_objects();
+            }
         }
         pause(half_latency);
         code

@@ -31,6 +31,9 @@ pub(crate) struct Settings {
     pub(crate) shared: Option<PathBuf>,
     /// `SIM_CONTEXT_OVERHEAD`: device memory of a process's contexts; used if devices are shared.
     pub(crate) overhead: u64,
+    /// `SIM_OBJECT_COSTS`: device memory of each object of a kind, such as `module=8M,stream=2M`;
+    /// used if devices are shared.
+    pub(crate) object_costs: Vec<(String, u64)>,
 }
 
 /// An injected failure, such as `cuMemAlloc_v2:3=2` or `cuMemFree_v2:every10=1`.
@@ -64,6 +67,7 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
         oracle_dir: path("SIM_ORACLE_DIR"),
         shared: path("SIM_STATE_FILE"),
         overhead: size("SIM_CONTEXT_OVERHEAD").unwrap_or(512 << 20),
+        object_costs: variable("SIM_OBJECT_COSTS").map_or_else(Vec::new, |text| costs(&text)),
     }
 }
 
@@ -81,6 +85,15 @@ fn bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Parses a comma-separated list of costs; invalid entries are ignored.
+fn costs(text: &str) -> Vec<(String, u64)> {
+    let one = |part: &str| {
+        let (kind, size) = part.trim().split_once('=')?;
+        Some((kind.to_owned(), bytes(size)?))
+    };
+    text.split(',').filter_map(one).collect()
 }
 
 /// Parses a comma-separated list of failures; invalid entries are ignored.

@@ -115,6 +115,14 @@ impl CachingAllocator {
         Some(block.bytes)
     }
 
+    /// Frees a block that waits for a stream: its memory is not used again. Returns its length.
+    pub(crate) fn retire_block(&mut self, address: u64) -> Option<u64> {
+        let block = self.blocks.get(&address).filter(|block| !block.free)?;
+        self.allocated -= block.bytes;
+        self.frees += 1;
+        Some(block.bytes)
+    }
+
     /// Removes completely free segments and returns their addresses.
     pub(crate) fn empty(&mut self) -> Vec<u64> {
         let is_free = |(segment, bytes): (&u64, &u64)| {

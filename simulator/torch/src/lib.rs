@@ -8,7 +8,7 @@
 mod cache;
 mod driver;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,9 +36,15 @@ unsafe extern "C" {
 
 struct Caches {
     driver: Driver,
-    by_device: BTreeMap<i8, CachingAllocator>,
-    /// The device of each block.
-    owners: BTreeMap<u64, i8>,
+    /// By device and pool; 0 is the common pool.
+    pools: BTreeMap<(i8, u32), CachingAllocator>,
+    /// Pool that tensors are allocated from, and number of private pools so far.
+    pool: u32,
+    private_pools: u32,
+    /// The device and pool of each block.
+    owners: BTreeMap<u64, (i8, u32)>,
+    /// Blocks that wait for another stream when they are freed.
+    waiting: BTreeSet<u64>,
     asynchronous: bool,
 }
 
@@ -47,8 +53,11 @@ fn caches() -> Option<MutexGuard<'static, Caches>> {
     let caches = CACHES.get_or_init(|| {
         Some(Mutex::new(Caches {
             driver: Driver::load()?,
-            by_device: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            pool: 0,
+            private_pools: 0,
             owners: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             asynchronous: std::env::var("SIM_TORCH_BACKEND").is_ok_and(|word| word == "async"),
         }))
     });
@@ -64,7 +73,8 @@ impl Caches {
             return if code == 0 { pointer } else { 0 };
         }
         let request = rounded(bytes);
-        let cache = self.by_device.entry(device).or_default();
+        let key = (device, self.pool);
+        let cache = self.pools.entry(key).or_default();
         let mut found = cache.allocate(request);
         if found.is_none() {
             let length = segment_for(request);
@@ -77,20 +87,22 @@ impl Caches {
         let c10_device = Device { kind: CUDA, index: device };
         let Some((address, length)) = found else {
             cache.ooms += 1;
+            let (allocated, reserved) = self.totals(device);
             // SAFETY: the function only reads its arguments.
-            unsafe {
-                report_oom(
-                    request.cast_signed(),
-                    cache.allocated as usize,
-                    cache.reserved as usize,
-                    c10_device,
-                );
-            }
+            unsafe { report_oom(request.cast_signed(), allocated, reserved, c10_device) };
             return 0;
         };
-        self.owners.insert(address, device);
-        alloc_found_block(cache, address, length, c10_device);
+        self.owners.insert(address, key);
+        alloc_found_block(self.totals(device), address, length, c10_device);
         address
+    }
+
+    /// Returns the allocated and reserved bytes of a device, in all pools.
+    fn totals(&self, device: i8) -> (usize, usize) {
+        let own = self.pools.iter().filter(|((other, _), _)| *other == device);
+        own.fold((0, 0), |(allocated, reserved), (_, cache)| {
+            (allocated + cache.allocated as usize, reserved + cache.reserved as usize)
+        })
     }
 
     fn free(&mut self, address: u64) {
@@ -99,39 +111,28 @@ impl Caches {
             unsafe { (self.driver.free_async)(address, 0) };
             return;
         }
-        let Some(device) = self.owners.remove(&address) else { return };
-        let cache = self.by_device.entry(device).or_default();
-        let Some(length) = cache.free_block(address) else { return };
-        let c10_device = Device { kind: CUDA, index: device };
+        let Some(key) = self.owners.remove(&address) else { return };
+        let waits = self.waiting.remove(&address);
+        let cache = self.pools.entry(key).or_default();
+        let freed = if waits { cache.retire_block(address) } else { cache.free_block(address) };
+        let Some(length) = freed else { return };
+        let c10_device = Device { kind: CUDA, index: key.0 };
+        let (allocated, reserved) = self.totals(key.0);
         let freed = -length.cast_signed();
         // SAFETY: the function only reads its arguments.
-        unsafe {
-            report_usage(
-                address as *mut c_void,
-                freed,
-                cache.allocated as usize,
-                cache.reserved as usize,
-                c10_device,
-            );
-        }
+        unsafe { report_usage(address as *mut c_void, freed, allocated, reserved, c10_device) };
     }
 }
 
 /// A separate frame, as in PyTorch.
 #[inline(never)]
-fn alloc_found_block(cache: &CachingAllocator, address: u64, length: u64, device: Device) {
+fn alloc_found_block(totals: (usize, usize), address: u64, length: u64, device: Device) {
+    let (allocated, reserved) = totals;
+    let length = length.cast_signed();
     // SAFETY: the function only reads its arguments.
-    unsafe {
-        report_usage(
-            address as *mut c_void,
-            length.cast_signed(),
-            cache.allocated as usize,
-            cache.reserved as usize,
-            device,
-        );
-    }
+    unsafe { report_usage(address as *mut c_void, length, allocated, reserved, device) };
     // Prevents a tail call, which would drop this frame.
-    std::hint::black_box(cache);
+    std::hint::black_box(totals);
 }
 
 /// Allocates a tensor; returns 0 if that fails.
@@ -155,12 +156,38 @@ pub extern "C" fn sim_torch_select(device: i32) -> i32 {
     caches().is_some_and(|caches| caches.driver.select(device)).into()
 }
 
+/// Allocates tensors from a new private pool from now on, as the capture of a graph does.
+#[unsafe(no_mangle)]
+pub extern "C" fn sim_torch_begin_pool() {
+    if let Some(mut caches) = caches() {
+        caches.private_pools += 1;
+        caches.pool = caches.private_pools;
+    }
+}
+
+/// Allocates tensors from the common pool again.
+#[unsafe(no_mangle)]
+pub extern "C" fn sim_torch_end_pool() {
+    if let Some(mut caches) = caches() {
+        caches.pool = 0;
+    }
+}
+
+/// Lets a block wait for another stream when it is freed: it is not used again.
+#[unsafe(no_mangle)]
+pub extern "C" fn sim_torch_wait_for_stream(address: u64) {
+    if let Some(mut caches) = caches() {
+        caches.waiting.insert(address);
+    }
+}
+
 /// Returns unused segments to the driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_empty_cache() {
     let Some(mut caches) = caches() else { return };
-    let Caches { driver, by_device, .. } = &mut *caches;
-    for segment in by_device.values_mut().flat_map(CachingAllocator::empty) {
+    let Caches { driver, pools, .. } = &mut *caches;
+    let common = pools.iter_mut().filter(|((_, pool), _)| *pool == 0).map(|(_, cache)| cache);
+    for segment in common.flat_map(CachingAllocator::empty) {
         // SAFETY: the segment belongs to the cache and has no allocated blocks.
         unsafe { (driver.free)(segment) };
     }
@@ -182,7 +209,8 @@ pub extern "C" fn sim_torch_report() -> i32 {
         return 0;
     };
     let mut text = String::from("{\"devices\":[");
-    for (number, (device, cache)) in caches.by_device.iter().enumerate() {
+    let common = caches.pools.iter().filter(|((_, pool), _)| *pool == 0);
+    for (number, ((device, _), cache)) in common.enumerate() {
         let unused = cache.unused();
         let comma = if number == 0 { "" } else { "," };
         let written = write!(

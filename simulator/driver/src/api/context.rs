@@ -164,6 +164,21 @@ impl DriverState {
         shared.set_overhead(device, if any { settings::get().overhead } else { 0 })
     }
 
+    /// Publishes the device memory of contexts and of all objects, which are on the first device with
+    /// a context.
+    pub(crate) fn publish_objects(&self) {
+        let Some(shared) = &self.shared else { return };
+        let settings = settings::get();
+        let mut objects = self.objects.cost(&settings.object_costs);
+        let active = |device: usize| {
+            self.contexts.iter().any(|(_, context)| context.active && context.device == device)
+        };
+        for device in (0..settings.devices).filter(|device| active(*device)) {
+            // Memory of objects is never refused.
+            let _ = shared.set_overhead(device, settings.overhead + std::mem::take(&mut objects));
+        }
+    }
+
     fn open_context(&mut self, device: usize, flags: u32, origin: ContextOrigin) -> ObjectKey {
         let key = self.contexts.insert(Context {
             index: 0,

@@ -105,6 +105,15 @@ impl ObjectTable {
         all.filter(|(_, count)| count.created > 0)
     }
 
+    /// Returns the device memory of all live objects, given that of one object of each kind.
+    pub(crate) fn cost(&self, costs: &[(String, u64)]) -> u64 {
+        let of = |(name, count): (&str, ObjectCounts)| {
+            let cost = costs.iter().find(|(kind, _)| kind == name).map_or(0, |(_, cost)| *cost);
+            cost.saturating_mul(count.live())
+        };
+        self.counts().map(of).fold(0, u64::saturating_add)
+    }
+
     fn count(&mut self, kind: ObjectKind, change: impl FnOnce(&mut ObjectCounts)) {
         if let Some(count) = self.counts.get_mut(kind as usize) {
             change(count);

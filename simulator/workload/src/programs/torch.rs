@@ -13,7 +13,7 @@ use crate::{print_line, signals};
 macro_rules! functions {
     ($($field:ident $name:literal ($($ty:ty),*) -> $result:ty;)*) => {
         /// The functions of the allocator.
-        struct Cache {
+        pub(crate) struct Cache {
             $($field: unsafe extern "C" fn($($ty),*) -> $result,)*
         }
 
@@ -44,6 +44,9 @@ functions! {
     malloc c"sim_torch_malloc" (i32, u64) -> u64;
     free c"sim_torch_free" (u64) -> ();
     empty c"sim_torch_empty_cache" () -> ();
+    begin_pool c"sim_torch_begin_pool" () -> ();
+    end_pool c"sim_torch_end_pool" () -> ();
+    wait c"sim_torch_wait_for_stream" (u64) -> ();
     host_block c"sim_torch_host_block" (u64, i64) -> ();
     report c"sim_torch_report" () -> i32;
 }
@@ -55,6 +58,11 @@ fn open(name: &CStr, flags: i32) -> anyhow::Result<*mut c_void> {
         bail!("cannot load {}; set LD_LIBRARY_PATH to its directory", name.to_string_lossy());
     }
     Ok(library)
+}
+
+/// Returns whether the allocator's libraries can be loaded.
+pub(crate) fn is_available() -> bool {
+    open(c"libc10.so", libc::RTLD_GLOBAL).and_then(|_| open(c"libc10_cuda.so", 0)).is_ok()
 }
 
 /// Functions of the allocator that tracers probe.
@@ -84,7 +92,7 @@ fn wait_probed() -> anyhow::Result<()> {
 }
 
 impl Cache {
-    fn load(device: i32) -> anyhow::Result<Self> {
+    pub(crate) fn load(device: i32) -> anyhow::Result<Self> {
         open(c"libc10.so", libc::RTLD_GLOBAL)?;
         let cache = Self::find(open(c"libc10_cuda.so", 0)?)?;
         // SAFETY: a plain call.
@@ -98,7 +106,7 @@ impl Cache {
     }
 
     #[inline(never)]
-    fn tensor(&self, device: i32, bytes: u64) -> anyhow::Result<u64> {
+    pub(crate) fn tensor(&self, device: i32, bytes: u64) -> anyhow::Result<u64> {
         // SAFETY: a plain call.
         let address = unsafe { (self.malloc)(device, bytes) };
         if address == 0 {
@@ -107,13 +115,31 @@ impl Cache {
         Ok(black_box(address))
     }
 
-    fn free_tensor(&self, address: u64) {
+    /// Allocates tensors from a new private pool from now on, as the capture of a graph does.
+    pub(crate) fn begin_pool(&self) {
+        // SAFETY: a plain call.
+        unsafe { (self.begin_pool)() };
+    }
+
+    /// Allocates tensors from the common pool again. The private pool keeps its memory.
+    pub(crate) fn end_pool(&self) {
+        // SAFETY: a plain call.
+        unsafe { (self.end_pool)() };
+    }
+
+    /// Lets a block wait for another stream when it is freed: it is not used again.
+    pub(crate) fn wait_for_stream(&self, address: u64) {
+        // SAFETY: the allocator checks the address.
+        unsafe { (self.wait)(address) };
+    }
+
+    pub(crate) fn free_tensor(&self, address: u64) {
         // SAFETY: the allocator checks the address.
         unsafe { (self.free)(address) };
     }
 
     /// Writes the oracle, if it is requested.
-    fn report(&self) {
+    pub(crate) fn report(&self) {
         // SAFETY: a plain call.
         unsafe { (self.report)() };
     }

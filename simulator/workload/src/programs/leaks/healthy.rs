@@ -1,7 +1,7 @@
 //! The scenarios that do not leak, with their accepted verdicts.
 
-use super::labels::{Group, SHORT_LIVED, Scenario};
-use super::{caches, churn, growth, objects};
+use super::labels::{Group, SHORT_LIVED, Scenario, TORCH};
+use super::{caches, churn, exit, growth, objects, segments, together};
 
 /// The scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -435,5 +435,77 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ],
         needs: &[],
         run: objects::lazy_modules,
+    },
+    Scenario {
+        group: Group::HealthyExit,
+        name: "buffers-until-exit",
+        seconds: 12,
+        about: "allocates buffers at the start, and frees them at exit",
+        leaks: &[],
+        others: &[
+            ("held_until_exit", &["cache", "periodic", "plateau", "burst", "ramp_up"]),
+            ("step_activation", SHORT_LIVED),
+        ],
+        needs: &[],
+        run: exit::held,
+    },
+    Scenario {
+        group: Group::HealthyExit,
+        name: "ring-until-exit",
+        seconds: 12,
+        about: "a ring of buffers, freed at exit",
+        leaks: &[],
+        others: &[("ring_until_exit", &["cache", "periodic", "plateau", "burst", "ramp_up"])],
+        needs: &[],
+        run: exit::ring,
+    },
+    Scenario {
+        group: Group::HealthyTogether,
+        name: "plan-cache",
+        seconds: 12,
+        about: "plans in a cache of bounded size",
+        leaks: &[],
+        others: &[
+            ("plan_cached", &["cache", "periodic", "plateau"]),
+            ("step_activation", SHORT_LIVED),
+        ],
+        needs: &[],
+        run: together::plan_cache,
+    },
+    Scenario {
+        group: Group::HealthyTogether,
+        name: "plan-per-step",
+        seconds: 12,
+        about: "a plan for each step, destroyed after it",
+        leaks: &[],
+        others: &[("plan_per_step", SHORT_LIVED), ("step_activation", SHORT_LIVED)],
+        needs: &[],
+        run: together::plan_steps,
+    },
+    Scenario {
+        group: Group::HealthySegments,
+        name: "tensor-window",
+        seconds: 14,
+        about: "a window of tensors that fills for a third of the time",
+        leaks: &[],
+        others: &[
+            ("tensor_window", &["cache", "periodic", "plateau", "burst", "ramp_up"]),
+            ("step_tensor", SHORT_LIVED),
+        ],
+        needs: &[TORCH],
+        run: segments::tensors_in_window,
+    },
+    Scenario {
+        group: Group::HealthySegments,
+        name: "many-shapes",
+        seconds: 14,
+        about: "tensors of many sizes, all freed",
+        leaks: &[],
+        others: &[
+            ("tensor_shapes", &["cache", "periodic", "plateau", "burst", "ramp_up"]),
+            ("step_tensor", SHORT_LIVED),
+        ],
+        needs: &[TORCH],
+        run: segments::many_shapes,
     },
 ];

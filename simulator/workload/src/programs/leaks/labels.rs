@@ -3,6 +3,7 @@
 use super::scenario_thread::ScenarioThread;
 use super::{healthy, leaking};
 use crate::cuda::Driver;
+use crate::programs::torch;
 
 /// The group of a scenario. Each group is split into halves separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +16,12 @@ pub(super) enum Group {
     Kind,
     /// Leaks of objects.
     Object,
+    /// Leaks that are freed when the program ends.
+    Exit,
+    /// Leaks of several resources by one function.
+    Together,
+    /// Leaks of PyTorch's cache and of its tensors.
+    Segments,
     /// Healthy: caches.
     Cache,
     /// Healthy: growth that ends.
@@ -23,6 +30,12 @@ pub(super) enum Group {
     Churn,
     /// Healthy: objects.
     HealthyObject,
+    /// Healthy: memory that is freed when the program ends.
+    HealthyExit,
+    /// Healthy: several resources of one function.
+    HealthyTogether,
+    /// Healthy: PyTorch's cache and its tensors.
+    HealthySegments,
 }
 
 impl Group {
@@ -32,10 +45,16 @@ impl Group {
             Self::Hidden => "hidden",
             Self::Kind => "kind",
             Self::Object => "object",
+            Self::Exit => "exit",
+            Self::Together => "together",
+            Self::Segments => "segments",
             Self::Cache => "cache",
             Self::Growth => "growth",
             Self::Churn => "churn",
             Self::HealthyObject => "healthy-object",
+            Self::HealthyExit => "healthy-exit",
+            Self::HealthyTogether => "healthy-together",
+            Self::HealthySegments => "healthy-segments",
         }
     }
 }
@@ -53,7 +72,7 @@ pub(super) enum Split {
 pub(super) struct Leak {
     /// The function that allocates it.
     pub(super) function: &'static str,
-    /// `memory` or `objects`.
+    /// `memory`, `tensors` or `objects`.
     pub(super) subject: &'static str,
     /// The kind of memory or object.
     pub(super) kind: &'static str,
@@ -69,12 +88,20 @@ pub(super) const fn objects(function: &'static str, kind: &'static str) -> Leak 
     Leak { function, subject: "objects", kind }
 }
 
+/// Labels a leak of tensors.
+pub(super) const fn tensors(function: &'static str) -> Leak {
+    Leak { function, subject: "tensors", kind: "torch" }
+}
+
 /// A healthy function, with its accepted verdicts.
 pub(super) type HealthySite = (&'static str, &'static [&'static str]);
 
 /// Accepted verdicts of buffers that are freed soon.
 pub(super) const SHORT_LIVED: &[&str] =
     &["cache", "periodic", "plateau", "burst", "not_enough_data"];
+
+/// Library that scenarios with tensors need.
+pub(super) const TORCH: &str = "libc10_cuda.so";
 
 /// A scenario with its labels, for a run of `seconds`.
 pub(super) struct Scenario {
@@ -84,7 +111,7 @@ pub(super) struct Scenario {
     pub(super) about: &'static str,
     pub(super) leaks: &'static [Leak],
     pub(super) others: &'static [HealthySite],
-    /// Functions that not every driver has.
+    /// Functions that not every driver has, or [`TORCH`].
     pub(super) needs: &'static [&'static str],
     pub(super) run: fn(&mut ScenarioThread) -> anyhow::Result<()>,
 }
@@ -142,7 +169,13 @@ fn line(scenario: &Scenario, driver: Option<&Driver>) -> String {
     let (leaks, others): (Vec<_>, Vec<_>) = (leaks.collect(), others.collect());
     let missing = driver.map_or_else(
         || "null".to_owned(),
-        |driver| strings(scenario.needs.iter().copied().filter(|name| !driver.has(name))),
+        |driver| {
+            let has = |name: &str| match name {
+                TORCH => torch::is_available(),
+                name => driver.has(name),
+            };
+            strings(scenario.needs.iter().copied().filter(|name| !has(name)))
+        },
     );
     format!(
         "{{\"name\": \"{}\", \"half\": \"{half}\", \"group\": \"{}\", \"seconds\": {}, \"about\": \"{}\", \
@@ -162,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    const GROUPS: [Group; 8] = [
+    const GROUPS: [Group; 14] = [
         Group::Shape,
         Group::Hidden,
         Group::Kind,
@@ -171,15 +204,23 @@ mod tests {
         Group::Growth,
         Group::Churn,
         Group::HealthyObject,
+        Group::Exit,
+        Group::Together,
+        Group::Segments,
+        Group::HealthyExit,
+        Group::HealthyTogether,
+        Group::HealthySegments,
     ];
 
     /// The held-out half, from before the verdicts were tuned with the other half.
     const HELD_OUT: &str = "epoch-leak small-beside-big growing-leak leak-after-warm-up checkpoint-leak \
          error-path-leak unbounded-cache hand-over-leak subscription-leak rising-floor \
          behind-shrinking async-leak pinned-leak managed-leak graph-exec-leak module-leak \
-         pool-leak context-leak growing-cache generation-cache emptied-cache warm-up \
+         pool-leak context-leak destructor-leak plan-leak private-pool-leak failed-capture-leak \
+         growing-cache generation-cache emptied-cache warm-up \
          slow-start staging-pool more-clients rare-shapes ping-pong long-sawtooth \
-         mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules";
+         mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules ring-until-exit \
+         plan-cache many-shapes";
 
     #[test]
     fn scenario_names_are_unique() {
@@ -216,8 +257,16 @@ mod tests {
     #[test]
     fn groups_are_leaking_or_healthy() {
         for scenario in all() {
-            let leaking =
-                [Group::Shape, Group::Hidden, Group::Kind, Group::Object].contains(&scenario.group);
+            let leaking = [
+                Group::Shape,
+                Group::Hidden,
+                Group::Kind,
+                Group::Object,
+                Group::Exit,
+                Group::Together,
+                Group::Segments,
+            ]
+            .contains(&scenario.group);
             assert_eq!(!scenario.leaks.is_empty(), leaking, "{}", scenario.name);
         }
     }

@@ -1,7 +1,7 @@
 //! The scenarios that leak, with their leaks.
 
-use super::labels::{Group, SHORT_LIVED, Scenario, memory, objects};
-use super::{device_memory, hidden, kinds, objects};
+use super::labels::{Group, SHORT_LIVED, Scenario, TORCH, memory, objects, tensors};
+use super::{device_memory, exit, hidden, kinds, objects, segments, together};
 
 /// The scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -387,5 +387,89 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         others: &[("step_activation", SHORT_LIVED)],
         needs: &[],
         run: objects::contexts,
+    },
+    Scenario {
+        group: Group::Exit,
+        name: "destructor-leak",
+        seconds: 12,
+        about: "keeps every result, and frees all of them at exit",
+        leaks: &[memory("leak_until_exit", "device")],
+        others: &[("step_activation", SHORT_LIVED)],
+        needs: &[],
+        run: exit::destructors,
+    },
+    Scenario {
+        group: Group::Exit,
+        name: "reset-leak",
+        seconds: 12,
+        about: "keeps every result, and resets the device at exit",
+        leaks: &[memory("leak_until_reset", "device")],
+        others: &[("step_activation", SHORT_LIVED)],
+        needs: &[],
+        run: exit::reset,
+    },
+    Scenario {
+        group: Group::Together,
+        name: "plan-leak",
+        seconds: 12,
+        about: "a plan of a module, a stream and memory for each new shape",
+        leaks: &[
+            objects("leak_plan", "module"),
+            objects("leak_plan", "stream"),
+            memory("leak_plan", "device"),
+        ],
+        others: &[("step_activation", SHORT_LIVED)],
+        needs: &[],
+        run: together::plan_leak,
+    },
+    Scenario {
+        group: Group::Together,
+        name: "compile-leak",
+        seconds: 12,
+        about: "loads a module and a library for each request",
+        leaks: &[objects("leak_compiled", "module"), objects("leak_compiled", "library")],
+        others: &[("step_activation", SHORT_LIVED)],
+        needs: &[],
+        run: together::compile_leak,
+    },
+    Scenario {
+        group: Group::Segments,
+        name: "private-pool-leak",
+        seconds: 14,
+        about: "a graph with its own pool for each new shape",
+        leaks: &[memory("leak_private_pool", "device")],
+        others: &[("step_tensor", SHORT_LIVED)],
+        needs: &[TORCH],
+        run: segments::private_pools,
+    },
+    Scenario {
+        group: Group::Segments,
+        name: "failed-capture-leak",
+        seconds: 14,
+        about: "captures that fail keep their pool",
+        leaks: &[memory("leak_failed_capture", "device")],
+        others: &[("step_tensor", SHORT_LIVED)],
+        needs: &[TORCH],
+        run: segments::failed_captures,
+    },
+    Scenario {
+        group: Group::Segments,
+        name: "waiting-block-leak",
+        seconds: 14,
+        about: "freed blocks wait for a stream that never finishes",
+        leaks: &[memory("leak_waiting_blocks", "device")],
+        others: &[("step_tensor", SHORT_LIVED)],
+        needs: &[TORCH],
+        run: segments::waiting_blocks,
+    },
+    Scenario {
+        group: Group::Segments,
+        name: "kept-tensor-leak",
+        seconds: 14,
+        about: "tensors that are kept, in a cache that grows with them",
+        leaks: &[tensors("leak_kept_tensors")],
+        others: &[("step_tensor", SHORT_LIVED)],
+        needs: &[TORCH],
+        run: segments::kept_tensors,
     },
 ];

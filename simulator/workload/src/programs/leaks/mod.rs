@@ -4,6 +4,7 @@
 mod caches;
 mod churn;
 mod device_memory;
+mod exit;
 mod growth;
 mod healthy;
 mod hidden;
@@ -13,6 +14,8 @@ mod leaking;
 mod objects;
 mod resources;
 mod scenario_thread;
+mod segments;
+mod together;
 
 use anyhow::anyhow;
 
