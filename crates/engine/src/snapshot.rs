@@ -2,17 +2,33 @@
 //! cost that depends on what is shown, not on the number of live allocations.
 
 mod activity;
+mod ended_history;
+mod libraries;
+mod list_scope;
+mod measurement;
+mod not_freed;
+mod out_of_memory;
+mod overhead;
+mod sites;
 mod uncertainty;
 
 pub use activity::{ActivityView, CopyView, KernelView};
+pub use ended_history::EndedHistory;
+pub use libraries::LibraryView;
+pub use list_scope::ListScope;
+pub use measurement::{KeptSite, Measurement, TensorLevels};
+pub use not_freed::{NotFreed, NotFreedSite};
+pub use out_of_memory::{FrameworkOom, OutOfMemory};
+pub use overhead::{CauseView, ObjectCostView, OverheadView};
+pub use sites::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
 use crate::model::container::Container;
-use crate::model::ids::{
-    AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
-};
+use crate::model::device_holder::DeviceHolder;
+use crate::model::ids::{AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, Tid};
 use crate::model::memory_kind::{MemoryKind, MemoryLayer};
-use crate::model::stack::{Frame, SiteName};
+use crate::model::program::ProcessIdentity;
+use crate::model::stack::SiteName;
 use crate::model::tensor::TorchView;
 use crate::model::units::{Bytes, Nanos, Timestamp};
 use crate::verdict::{Anomaly, SiteVerdict};
@@ -49,6 +65,8 @@ pub struct SnapshotOptions {
     pub top_sites: usize,
     /// Include the sites of all ended processes in the list of all sites: for the last report.
     pub ended_sites: bool,
+    /// Processes whose sites and allocations are listed.
+    pub lists: ListScope,
 }
 
 impl SnapshotOptions {
@@ -60,7 +78,14 @@ impl SnapshotOptions {
         sort: SortOrder::Size,
         top_sites: 10,
         ended_sites: false,
+        lists: ListScope::All,
     };
+
+    /// Maximum number of sites listed of a process.
+    #[must_use]
+    pub fn sites_of(&self, pid: Pid) -> usize {
+        if self.lists.includes(pid) { self.top_sites } else { 0 }
+    }
 }
 
 impl Default for SnapshotOptions {
@@ -74,6 +99,11 @@ impl Default for SnapshotOptions {
 pub struct Snapshot {
     /// Time of the snapshot.
     pub at: Timestamp,
+    /// Time since the first event of the trace.
+    pub observed: Nanos,
+    /// Whether running processes may go on, so that short growth stays undecided. Files of other
+    /// tools are classified as of their end.
+    pub is_live: bool,
     /// Live device memory of all running processes.
     pub live_bytes: Bytes,
     /// Live allocations of all kinds of all running processes.
@@ -110,6 +140,38 @@ pub struct Snapshot {
     pub anomalies: Vec<Anomaly>,
     /// Driver-reported memory of GPUs, ordered by id, where known.
     pub gpus: Vec<GpuView>,
+    /// Processes that have a GPU open and that the driver does not list, oldest first.
+    pub device_holders: Vec<DeviceHolder>,
+    /// Memory that ended processes had not freed, only with [`SnapshotOptions::ended_sites`].
+    pub not_freed: Vec<NotFreed>,
+}
+
+impl Snapshot {
+    /// Uncertainty of all processes that the snapshot lists. Its bounds include the memory that
+    /// ended processes had not freed.
+    #[must_use]
+    pub fn listed_uncertainty(&self) -> Uncertainty {
+        let mut uncertainty = self.uncertainty.clone();
+        for process in self.processes.iter().filter(|process| process.ended.is_some()) {
+            let own = &process.uncertainty;
+            let add = |sum: Bytes, more: Bytes| Bytes(sum.0.saturating_add(more.0));
+            uncertainty.live_min = add(uncertainty.live_min, own.live_min);
+            uncertainty.live_max = add(uncertainty.live_max, own.live_max);
+            uncertainty.before_trace |= own.before_trace;
+            uncertainty.unknown_context += own.unknown_context;
+            uncertainty.ambiguous_calls += own.ambiguous_calls;
+        }
+        uncertainty
+    }
+}
+
+/// Growth that is too short for a verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Undecided {
+    /// Number of sites.
+    pub sites: u64,
+    /// Time until all of them can be classified.
+    pub wait: Nanos,
 }
 
 impl Snapshot {
@@ -130,6 +192,8 @@ pub struct GpuView {
     pub gpu: GpuId,
     /// Free memory.
     pub free_bytes: Bytes,
+    /// Growth of its used memory per hour; `None` if it was observed for too short a time.
+    pub growth_per_hour: Option<i64>,
 }
 
 /// How a process ended.
@@ -142,7 +206,7 @@ pub enum ProcessEnd {
 }
 
 /// One process.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProcessView {
     /// Process.
     pub key: ProcessKey,
@@ -150,6 +214,8 @@ pub struct ProcessView {
     pub uid: Option<u32>,
     /// Name (untrusted).
     pub name: Box<str>,
+    /// Program and user, where known.
+    pub identity: ProcessIdentity,
     /// Container that it runs in.
     pub container: Option<Arc<Container>>,
     /// Set if it ended since the last snapshot; the values are those at its end.
@@ -202,13 +268,38 @@ pub struct ProcessView {
     pub torch: Option<TorchView>,
     /// Sites of its memory and objects.
     pub sites: Vec<SiteView>,
-    /// Number of sites; the list may be shorter.
+    /// Number of sites; the list may be shorter. 0 if [`SnapshotOptions::lists`] excludes them.
     pub sites_total: u64,
+    /// What it holds by library, largest first.
+    pub libraries: Vec<LibraryView>,
+    /// Driver-reported memory beyond traced allocations, by cause.
+    pub overhead: OverheadView,
+    /// Growth of its driver-reported usage per hour, or of its live device memory if the driver
+    /// reports none; `None` if it was observed for too short a time, or ended.
+    pub growth_per_hour: Option<i64>,
+    /// Sites that grow, but not yet for long enough for a verdict.
+    pub undecided: Option<Undecided>,
     /// Losses in this process.
     pub uncertainty: Uncertainty,
 }
 
 impl ProcessView {
+    /// Program, or else the name of the process (untrusted).
+    #[must_use]
+    pub fn program(&self) -> &str {
+        self.identity.program_or(&self.name)
+    }
+
+    /// Driver-reported usage on all GPUs, if the driver reports any.
+    #[must_use]
+    pub fn driver_bytes(&self) -> Option<Bytes> {
+        let rows = self.devices.iter();
+        let gpus: BTreeMap<_, _> =
+            rows.filter_map(|row| Some((row.gpu?, row.driver_bytes?.0))).collect();
+        let all = gpus.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        (!gpus.is_empty()).then_some(Bytes(all))
+    }
+
     /// Driver-reported usage on all GPUs minus traced memory.
     #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
@@ -387,144 +478,4 @@ pub struct AllocationView {
     pub site: SiteName,
     /// Baseline of its site or process, if this allocation is a size anomaly.
     pub baseline: Option<Bytes>,
-}
-
-/// An allocation site: everything that was allocated with one call stack. Totals are of device
-/// memory; `kinds` has all kinds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SiteView {
-    /// Name, which also says why there may be no frames.
-    pub name: SiteName,
-    /// Call stack, innermost frame first.
-    pub frames: Arc<[Frame]>,
-    /// Live bytes.
-    pub live_bytes: Bytes,
-    /// Live allocations.
-    pub live_allocations: u64,
-    /// Change of the live bytes since the last snapshot.
-    pub grown: i64,
-    /// Bytes allocated so far.
-    pub bytes_total: Bytes,
-    /// Allocations so far.
-    pub allocations_total: u64,
-    /// Of those: freed by calls. Excludes allocations that ended with their context or process.
-    pub freed_total: u64,
-    /// Peak of the live bytes. If `peak_at` is `None`, the sum of several peaks that may have been
-    /// at different times: of several processes, kinds, or ids of the same stack.
-    pub peak_bytes: Bytes,
-    /// When the peak was first reached.
-    pub peak_at: Option<Timestamp>,
-    /// Times of the first and the last allocation, of any kind.
-    pub seen: (Timestamp, Timestamp),
-    /// Lifetimes of freed allocations of any kind: binary logarithm of nanoseconds, and count.
-    pub lifetimes: Vec<(u8, u64)>,
-    /// Longest lifetime.
-    pub longest_lifetime: Option<Nanos>,
-    /// Live bytes over time.
-    pub growth: SiteHistory,
-    /// The same by kind, for all kinds that it ever allocated.
-    pub kinds: Vec<SiteKindView>,
-    /// Objects created there; not included in the values above.
-    pub objects: Vec<SiteObjectView>,
-    /// Processes that hold it; empty in lists of one process.
-    pub processes: Vec<SiteProcess>,
-}
-
-impl SiteView {
-    /// Median lifetime of freed allocations, to within a factor of two.
-    #[must_use]
-    pub fn median_lifetime(&self) -> Option<Nanos> {
-        let all = self.lifetimes.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
-        let mut below = 0_u64;
-        let (power, _) = self.lifetimes.iter().find(|(_, count)| {
-            below = below.saturating_add(*count);
-            below >= all.div_ceil(2)
-        })?;
-        let from = 1_u64.checked_shl(u32::from(*power)).unwrap_or(u64::MAX);
-        let middle = Nanos(from.saturating_add(from / 2));
-        Some(self.longest_lifetime.map_or(middle, |longest| middle.min(longest)))
-    }
-}
-
-/// Memory of one kind from one site.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SiteKindView {
-    /// Kind.
-    pub kind: MemoryKind,
-    /// Live bytes.
-    pub live_bytes: Bytes,
-    /// Live allocations.
-    pub live_allocations: u64,
-    /// Live allocations of unknown size.
-    pub unknown_sizes: u64,
-    /// Bytes allocated so far.
-    pub bytes_total: Bytes,
-    /// Allocations so far; for imported memory, all openings.
-    pub allocations_total: u64,
-    /// Of those: freed by calls.
-    pub freed_total: u64,
-    /// Peak of the live bytes; see [`SiteView::peak_bytes`].
-    pub peak_bytes: Bytes,
-}
-
-impl From<&SiteKindView> for KindView {
-    fn from(view: &SiteKindView) -> Self {
-        let SiteKindView { kind, live_bytes, live_allocations, unknown_sizes, .. } = *view;
-        Self { kind, live_bytes, live_allocations, unknown_sizes }
-    }
-}
-
-/// Memory of one process from one site.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SiteProcess {
-    /// Process; `None` for merged processes that ended earlier.
-    pub pid: Option<Pid>,
-    /// Live device memory.
-    pub live_bytes: Bytes,
-    /// Live allocations.
-    pub live_allocations: u64,
-    /// Live bytes and allocations by kind; only kinds with live memory.
-    pub kinds: Vec<KindView>,
-}
-
-/// Live device memory of a site over time. After the end of a process, it includes what the process
-/// had not freed.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct SiteHistory {
-    /// Start of the first window: the start of the trace.
-    pub start: Timestamp,
-    /// Length of each window.
-    pub window: Nanos,
-    /// Live bytes at the end of each window; the last window is still open and has the current
-    /// value.
-    pub live: Vec<Bytes>,
-}
-
-/// An allocation that failed because of insufficient memory, with the holders at that time.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OutOfMemory {
-    /// Time.
-    pub at: Timestamp,
-    /// Requesting process.
-    pub pid: Pid,
-    /// Thread.
-    pub tid: Tid,
-    /// Name of the process (untrusted).
-    pub name: Box<str>,
-    /// Requested device ordinal.
-    pub device: Option<DeviceId>,
-    /// GPU of the host, if known.
-    pub gpu: Option<GpuId>,
-    /// Kind and size of the request.
-    pub requested: Option<(MemoryKind, Bytes)>,
-    /// Allocation site.
-    pub site: Option<SiteId>,
-    /// Name of the site, as far as it was resolved when the snapshot was made.
-    pub site_name: SiteName,
-    /// Frames, innermost first, if known.
-    pub frames: Arc<[Frame]>,
-    /// Device memory of processes at that time, largest first: pid, name, bytes on that GPU (on the
-    /// device with the same ordinal if the GPU is unknown, on all devices if the device is also
-    /// unknown).
-    pub holders: Vec<(Pid, Box<str>, Bytes)>,
 }

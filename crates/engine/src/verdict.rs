@@ -1,12 +1,13 @@
 //! Verdicts on sites whose memory, tensors or objects are live: live memory is not necessarily
 //! leaked. Created by [`crate::leak`], in the same way for live traces and for files.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::model::cuda_object::ObjectKind;
 use crate::model::ids::{AllocationKey, DeviceId, Pid, Tid};
 use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::{Frame, SiteName};
+use crate::model::stack::{CallStack, SiteName};
 use crate::model::units::{Bytes, Nanos, Timestamp};
 
 /// Behavior of a site's live memory over time.
@@ -143,10 +144,19 @@ pub struct Evidence {
     /// Live quantity older than 99 % of the freed allocations' lifetimes; with fewer than 20 frees,
     /// older than all of them.
     pub overdue: u64,
+    /// Set if it grows like a leak, but not long enough to be called one: the time until it can be,
+    /// if it continues.
+    pub time_to_verdict: Option<Nanos>,
+    /// Quantity that the program freed only when it ended; the other values are from before. 0 if
+    /// nothing was.
+    pub freed_at_end: u64,
     /// Time until the device is full at this growth, if its free memory is known.
     pub time_until_full: Option<Nanos>,
     /// For growing memory of PyTorch's cache: its tensors, if known.
     pub tensors: Option<CacheTensors>,
+    /// Python references that keep it alive, if they were searched: `__main__.history (dict, 1233
+    /// entries)`. Free of control characters.
+    pub kept_by: Option<Arc<str>>,
 }
 
 /// Tensors of PyTorch's cache on one device. Quantities are bytes.
@@ -164,19 +174,27 @@ pub struct CacheTensors {
     pub cache_growth_per_hour: u64,
     /// Whether the total of all tensors is bounded: see [`crate::leak`].
     pub bounded: bool,
+    /// Memory of the cache that no tensor used at any time in the last quarter of the time.
+    pub unused: u64,
+    /// Number of stream captures of the process that failed. Such a capture can keep its memory.
+    pub failed_captures: u64,
+    /// Whether most of this memory was allocated during stream captures: private pools of graphs,
+    /// from which other tensors cannot be allocated.
+    pub during_capture: bool,
 }
 
 impl CacheTensors {
-    /// Whether tensor sites that leak make up at least half of the growth of the cache.
+    /// Whether tensor sites that leak make up at least two thirds of the growth of the cache.
     #[must_use]
     pub const fn explain_growth(&self) -> bool {
-        self.growth_per_hour > 0 && self.growth_per_hour >= self.cache_growth_per_hour / 2
+        self.growth_per_hour > 0 && self.growth_per_hour >= self.cache_growth_per_hour / 3 * 2
     }
 
-    /// Whether the cache is at most twice as large as the peak of its tensors, which do not grow.
+    /// Whether the tensors, which do not grow, once used two thirds of the cache. Memory of private
+    /// pools is not shared with other tensors, so their size does not explain it.
     #[must_use]
     pub const fn explain_size(&self) -> bool {
-        self.bounded && self.peak >= self.cache / 2
+        self.bounded && !self.during_capture && self.peak >= self.cache / 3 * 2
     }
 
     /// Whether the tensors account for the size of the cache. If not, it is classified like other
@@ -197,7 +215,7 @@ pub struct SiteVerdict {
     /// Site.
     pub site: SiteName,
     /// Frames, innermost first, if known.
-    pub frames: Arc<[Frame]>,
+    pub frames: CallStack,
     /// Resource that was classified.
     pub resource: Resource,
     /// Device with most of it, if known.
@@ -210,6 +228,22 @@ pub struct SiteVerdict {
     pub confidence: Confidence,
     /// Values that support it.
     pub evidence: Evidence,
+}
+
+/// Sorts suspects: by confidence, then by growth.
+pub(crate) fn sort_suspects(suspects: &mut [SiteVerdict]) {
+    suspects.sort_by_key(|one| {
+        let rank = (one.confidence, one.resource.is_bytes(), one.evidence.growth_per_hour);
+        (Reverse(rank), one.pid, one.site, one.resource)
+    });
+}
+
+/// Sorts other verdicts, largest first.
+pub(crate) fn sort_others(others: &mut [SiteVerdict]) {
+    others.sort_by_key(|one| {
+        let rank = (one.resource.is_bytes(), one.evidence.live, one.evidence.created);
+        (Reverse(rank), one.pid, one.site, one.resource)
+    });
 }
 
 /// Something far outside of the baseline of its site or process.
@@ -228,7 +262,7 @@ pub struct Anomaly {
     /// Allocation site.
     pub site: SiteName,
     /// Frames, innermost first, if known.
-    pub frames: Arc<[Frame]>,
+    pub frames: CallStack,
     /// Device.
     pub device: Option<DeviceId>,
     /// Memory kind.

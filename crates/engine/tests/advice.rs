@@ -9,7 +9,7 @@ use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
 use engine::model::holder::DeviceFilter;
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::SiteName;
+use engine::model::stack::{CallStack, SiteName};
 use engine::model::tensor::{TensorEvent, TensorOp};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::oom::OomCause;
@@ -93,23 +93,27 @@ fn steps_are_ordered_by_cost() {
     assert_eq!(steps[1].commands[0].language, CommandLanguage::Python);
 }
 
-#[test]
-fn restart_of_leaking_process_frees_leaked_bytes() {
-    let mut ledger = Ledger::new();
-    holds(&mut ledger, 1, 0, 900 * MIB);
-    let mut snapshot = snapshot(&mut ledger);
-    let suspect = |device, bytes| SiteVerdict {
-        pid: Some(Pid(1)),
+fn leak(pid: u32, device: u16, live: u64, growth_per_hour: u64) -> SiteVerdict {
+    SiteVerdict {
+        pid: Some(Pid(pid)),
         process: "python".into(),
         site: SiteName::Unknown,
-        frames: Arc::default(),
+        frames: CallStack::default(),
         resource: Resource::Memory(MemoryKind::Device),
         device: Some(DeviceId(device)),
         thread: None,
         verdict: Verdict::Leak,
         confidence: Confidence::Likely,
-        evidence: Evidence { live: bytes, ..Evidence::default() },
-    };
+        evidence: Evidence { live, growth_per_hour, ..Evidence::default() },
+    }
+}
+
+#[test]
+fn restart_of_leaking_process_frees_leaked_bytes() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 900 * MIB);
+    let mut snapshot = snapshot(&mut ledger);
+    let suspect = |device, bytes| leak(1, device, bytes, MIB);
     let pinned =
         SiteVerdict { resource: Resource::Memory(MemoryKind::Pinned), ..suspect(0, 999 * MIB) };
     snapshot.suspects =
@@ -120,6 +124,19 @@ fn restart_of_leaking_process_frees_leaked_bytes() {
         (AdviceAction::Stop, 1, 900, Precision::Estimate),
     ];
     assert_eq!(short(&steps), expected);
+}
+
+#[test]
+fn fastest_leak_is_restarted_first() {
+    let mut ledger = Ledger::new();
+    holds(&mut ledger, 1, 0, 900 * MIB);
+    holds(&mut ledger, 2, 0, 500 * MIB);
+    let mut snapshot = snapshot(&mut ledger);
+    snapshot.suspects = vec![leak(1, 0, 400 * MIB, 3 * MIB), leak(2, 0, 100 * MIB, 70 * MIB)];
+    let steps = advise(&input(&snapshot));
+    let restarts = steps.iter().filter(|step| step.action == AdviceAction::RestartLeaking);
+    let order: Vec<_> = restarts.map(|step| (step.pid.0, step.growth_per_hour.0 / MIB)).collect();
+    assert_eq!(order, [(2, 70), (1, 3)]);
 }
 
 #[test]

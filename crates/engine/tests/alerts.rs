@@ -49,8 +49,8 @@ fn resolved(changes: &[Transition]) -> Vec<&Alert> {
     resolved.collect()
 }
 
-const SUSPECT: [&str; 10] =
-    ["41", "train", "", "", "", "0", "GPU-a", "s1", "main.py:7 step", "device"];
+const SUSPECT: [&str; 12] =
+    ["41", "python3", "train", "ann", "", "", "", "0", "GPU-a", "s1", "main.py:7 step", "device"];
 
 #[test]
 fn suspect_fires_after_its_hold_time() {
@@ -72,7 +72,7 @@ fn suspect_fires_after_its_hold_time() {
 fn object_growth_is_not_formatted_as_bytes() {
     let mut alerts = alerts(&Thresholds { leak_suspect: span(0), ..Thresholds::default() });
     let mut labels = SUSPECT;
-    labels[9] = "stream_objects";
+    labels[11] = "stream_objects";
     let growth = one(&catalog::SUSPECT_GROWTH_OBJECTS, &labels, 4096.0 / 3600.0);
     let changes = alerts.evaluate(&growth, at(0));
     let summary = fired(&changes)[0].summary();
@@ -130,7 +130,7 @@ fn late_names_do_not_create_a_second_alert() {
     let mut alerts = alerts(&Thresholds { leak_suspect: span(0), ..Thresholds::default() });
     let early = one(&catalog::SUSPECT_GROWTH, &SUSPECT, 1e9);
     let mut labels = SUSPECT;
-    labels[3] = "trainer-0";
+    labels[5] = "trainer-0";
     let late = one(&catalog::SUSPECT_GROWTH, &labels, 1e9);
     assert_eq!(alerts.evaluate(&early, at(0)).len(), 1);
     assert_eq!(alerts.evaluate(&late, at(1)), []);
@@ -207,7 +207,7 @@ fn counter_reset_counts_from_zero() {
     assert_eq!(alerts.firing()[0].value, 10.0);
 }
 
-const PROCESS: [&str; 7] = ["0", "GPU-a", "41", "train", "", "", ""];
+const PROCESS: [&str; 9] = ["0", "GPU-a", "41", "python3", "train", "ann", "", "", ""];
 
 #[test]
 fn untracked_growth_needs_a_sample_from_an_hour_ago() {
@@ -267,7 +267,7 @@ fn missing_labels_are_question_marks() {
 fn alerts_are_bounded_and_dropped_ones_are_counted() {
     let mut alerts = alerts(&Thresholds { leak_suspect: span(0), ..Thresholds::default() });
     let pids: Vec<String> = (0..5000).map(|pid| pid.to_string()).collect();
-    let labels: Vec<[&str; 10]> = pids
+    let labels: Vec<[&str; 12]> = pids
         .iter()
         .map(|pid| {
             let mut labels = SUSPECT;
@@ -324,10 +324,7 @@ fn forecast_is_formatted_in_hours() {
     alerts.evaluate(&full(30_000.0), at(0));
     alerts.evaluate(&full(11_100.0), at(10));
     let changes = alerts.evaluate(&full(11_100.0), at(310));
-    assert_eq!(
-        fired(&changes)[0].summary(),
-        "GPU 3 will be full in 3h 05m at the current growth of its leak suspects"
-    );
+    assert_eq!(fired(&changes)[0].summary(), "GPU 3 will be full in 3h 05m at its current growth");
     assert_eq!(
         resolved(&{
             alerts.evaluate(&full(30_000.0), at(320));

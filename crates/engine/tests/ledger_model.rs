@@ -134,6 +134,8 @@ fn run(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> 
                     check_verdicts(&mut seen)?;
                 }
                 (seen.other_verdicts, seen.suspects, seen.suspects_total) = Default::default();
+                seen.not_freed = Vec::new();
+                seen.gpus.iter_mut().for_each(|gpu| gpu.growth_per_hour = None);
                 let lists_all_sites =
                     |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
                 seen.processes.iter().filter(lists_all_sites).try_for_each(check_sites)?;
@@ -144,6 +146,15 @@ fn run(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> 
                 prop_assert!(inexact || seen.uncertainty.exact());
                 let mut seen = if inexact { without_bounds(seen) } else { seen };
                 for process in &mut seen.processes {
+                    // Derived from history that the naive model does not keep.
+                    (process.growth_per_hour, process.undecided) = Default::default();
+                    process.identity = Default::default();
+                    process.overhead = Default::default();
+                    let libraries = std::mem::take(&mut process.libraries);
+                    prop_assert_eq!(
+                        libraries.iter().map(|view| view.live_bytes.0).sum::<u64>(),
+                        process.live_bytes.0
+                    );
                     for device in &mut process.devices {
                         (device.driver_traced, device.driver_unplaced) = Default::default();
                         let bounds = device.peak_bounds.take();

@@ -4,7 +4,7 @@
 use engine::ledger::Ledger;
 use engine::model::event::{
     Allocate, Event, EventKind, FailedCall, Free, FreeFunction, LostDelta, MemoryLocation,
-    ProcessInfo, VmmCall,
+    OUT_OF_MEMORY, ProcessInfo, VmmCall,
 };
 use engine::model::ids::{
     AllocationKey, DeviceId, FunctionId, GpuId, PhysicalHandleId, Pid, SiteId, Tid,
@@ -270,6 +270,67 @@ fn out_of_memory_requests_are_counted() {
     assert_eq!(scenario.torch().devices[0].ooms_total, 1);
 }
 
+impl Scenario {
+    /// The driver rejects a segment.
+    fn rejected(&mut self, bytes: u64) {
+        self.push(EventKind::Failed(FailedCall {
+            function: FunctionId(0),
+            code: OUT_OF_MEMORY,
+            requested: Some((MemoryKind::Device, bytes)),
+            freed: None,
+            device: Some(DeviceId(0)),
+            context: None,
+            site: Some(SiteId(100)),
+        }));
+    }
+
+    fn free(&mut self, address: u64) {
+        let key = AllocationKey::address(address);
+        self.push(EventKind::Free(Free { key, by: FreeFunction::Free, stream: None }));
+    }
+}
+
+#[test]
+fn limit_of_the_framework_is_an_out_of_memory_error() {
+    let mut scenario = scenario();
+    scenario.tensor(TensorOp::OutOfMemory { bytes: 1 << 40, site: Some(SiteId(5)) });
+    let snapshot = scenario.snapshot();
+    let [oom] = &snapshot.out_of_memory[..] else { panic!("{:?}", snapshot.out_of_memory) };
+    let framework = oom.framework.unwrap();
+    assert_eq!((framework.requested, framework.reserved), (Bytes(1 << 40), Bytes(26 * MIB)));
+    assert_eq!((oom.device, oom.site, oom.recovered), (Some(DeviceId(0)), Some(SiteId(5)), None));
+    assert_eq!(oom.holders[0].2, Bytes(26 * MIB));
+    assert_eq!(snapshot.ooms_by_gpu, [(None, 1)]);
+}
+
+#[test]
+fn retry_after_freeing_the_cache_is_not_an_error() {
+    let mut scenario = scenario();
+    scenario.rejected(8 * MIB);
+    scenario.free(0x3000_0000);
+    scenario.rejected(8 * MIB);
+    scenario.free(0x2000_0000);
+    scenario.segment(0x4000_0000, 8 * MIB);
+    let snapshot = scenario.snapshot();
+    let [oom] = &snapshot.out_of_memory[..] else { panic!("{:?}", snapshot.out_of_memory) };
+    assert_eq!((oom.recovered, oom.framework), (Some(Bytes(24 * MIB)), None));
+    assert_eq!(snapshot.ooms_by_gpu, [(None, 2)]);
+}
+
+#[test]
+fn errors_of_driver_and_framework_are_one() {
+    let mut scenario = scenario();
+    scenario.rejected(1 << 40);
+    scenario.tensor(TensorOp::OutOfMemory { bytes: 1 << 39, site: None });
+    // Later, and of another size: not a retry of it.
+    scenario.segment(0x4000_0000, 8 * MIB);
+    let snapshot = scenario.snapshot();
+    let [oom] = &snapshot.out_of_memory[..] else { panic!("{:?}", snapshot.out_of_memory) };
+    assert_eq!(oom.requested, Some((MemoryKind::Device, Bytes(1 << 40))));
+    assert_eq!(oom.framework.map(|one| one.requested), Some(Bytes(1 << 39)));
+    assert_eq!(oom.recovered, None);
+}
+
 #[test]
 fn cache_is_not_exact_after_failures_before_its_probes() {
     let mut ledger = Ledger::new();
@@ -309,6 +370,27 @@ fn reason_for_missing_tensors_is_reported() {
     assert_eq!(scenario.torch().reason, None);
     scenario.push(EventKind::Torch(TensorTracking::Unavailable(TensorsUnavailable::NoSymbol)));
     assert_eq!(scenario.torch().reason, Some(TensorsUnavailable::NoSymbol));
+}
+
+#[test]
+fn tensors_are_unknown_while_memory_does_not_grow() {
+    let mut scenario = Scenario::default();
+    scenario.segment(0x1000_0000, 2 * MIB);
+    scenario.push(EventKind::Torch(TensorTracking::Active));
+    scenario.begin(0x1000_0000, 512, 1);
+    assert_eq!(scenario.snapshot().tensor_sites[0].live_allocations, 1);
+    scenario.push(EventKind::Torch(TensorTracking::Unavailable(TensorsUnavailable::NotGrowing)));
+    let snapshot = scenario.snapshot();
+    let torch = snapshot.processes[0].torch.as_ref().unwrap();
+    assert_eq!((&torch.devices[..], torch.reason), (&[][..], Some(TensorsUnavailable::NotGrowing)));
+    assert_eq!(snapshot.tensor_sites[0].live_allocations, 0);
+    scenario.push(EventKind::Torch(TensorTracking::Active));
+    scenario.begin(0x1000_0200, 1024, 1);
+    let snapshot = scenario.snapshot();
+    let torch = snapshot.processes[0].torch.as_ref().unwrap();
+    let device = &torch.devices[0];
+    assert_eq!((device.allocated, device.tracked_bytes), (Bytes(1536), Bytes(1024)));
+    assert_eq!((torch.reason, snapshot.tensor_sites[0].live_bytes), (None, Bytes(1024)));
 }
 
 #[test]

@@ -11,10 +11,12 @@ use std::cmp::Reverse;
 
 use crate::model::ids::{DeviceId, GpuId, Pid};
 use crate::model::memory_kind::MemoryKind;
+use crate::model::program::ProcessIdentity;
 use crate::model::units::{Bytes, Nanos};
 use crate::oom::OomCause;
 use crate::snapshot::{DeviceView, ProcessView, Snapshot};
-use crate::verdict::{Confidence, Resource};
+use crate::verdict::{Confidence, Evidence};
+use crate::view::LeakResource;
 
 /// Input for [`advise`].
 #[derive(Clone, Copy)]
@@ -146,19 +148,24 @@ pub struct AdviceStep {
     pub pid: Pid,
     /// Name of the process (untrusted).
     pub process: Box<str>,
+    /// Its program and user, where known (untrusted).
+    pub identity: ProcessIdentity,
     /// User id of the process.
     pub uid: Option<u32>,
     /// Bytes freed on the GPU.
     pub bytes: Bytes,
     /// Precision of `bytes`.
     pub precision: Precision,
+    /// Growth of leaks that the step ends until they start again.
+    pub growth_per_hour: Bytes,
     /// Reason, one sentence without a full stop.
     pub reason: String,
     /// Commands that carry out the step.
     pub commands: Vec<SuggestedCommand>,
 }
 
-/// Returns all steps that would help, cheapest first, then by bytes freed.
+/// Returns all steps that would help, cheapest first, then fastest growing leaks, then by bytes
+/// freed.
 #[must_use]
 pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     let mut steps = Vec::new();
@@ -181,7 +188,8 @@ pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     };
     steps.retain(|step| step.bytes.0 > 0 || changes_program(step.action));
     steps.sort_by_key(|step| {
-        (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.precision)
+        let effect = Reverse((step.growth_per_hour, step.bytes));
+        (step.action.rank(), effect, step.pid, step.action, step.precision)
     });
     steps
 }
@@ -233,9 +241,11 @@ fn step(
         action,
         pid: process.key.pid,
         process: process.name.clone(),
+        identity: process.identity.clone(),
         uid: process.uid,
         bytes,
         precision,
+        growth_per_hour: Bytes(0),
         reason,
         commands,
     }
@@ -302,18 +312,17 @@ fn total_held(input: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precisi
 fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     let (bytes, precision) = total_held(input, process);
     let leaked = leaked(input, process);
-    if let Some((leaked, confidence)) = leaked {
+    if let Some(Leaked { bytes: leaked, growth_per_hour, confidence }) = leaked {
+        // Tensors and the cache that holds them are two views of the same memory.
+        let leaked = if bytes > Bytes(0) { leaked.min(bytes) } else { leaked };
         let reason = format!(
-            "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
+            "{leaked} of its memory is a suspected leak ({}) that grows by {growth_per_hour} per \
+             hour; the rest is needed again after a restart",
             confidence.name()
         );
-        steps.push(step(
-            process,
-            AdviceAction::RestartLeaking,
-            leaked,
-            Precision::Estimate,
-            reason,
-        ));
+        let (action, precision) = (AdviceAction::RestartLeaking, Precision::Estimate);
+        let restart = step(process, action, leaked, precision, reason);
+        steps.push(AdviceStep { growth_per_hour, ..restart });
     }
     if input.requester == Some(process.key.pid) {
         return;
@@ -331,22 +340,35 @@ fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut
     }
 }
 
-/// Returns the device memory in leak suspects of a process, and the highest confidence among them.
-fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, Confidence)> {
+/// Device memory in the leak suspects of a process.
+struct Leaked {
+    bytes: Bytes,
+    growth_per_hour: Bytes,
+    /// Highest confidence among the suspects.
+    confidence: Confidence,
+}
+
+/// Returns the device memory in leak suspects of a process, tensors included.
+fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<Leaked> {
     let own = input.snapshot.suspects.iter().filter(|suspect| {
-        let counts =
-            matches!(suspect.resource, Resource::Memory(kind) if kind.takes_device_memory());
         let on_gpu = suspect.device.is_none() || is_on_gpu(input, process, suspect.device);
+        let counts = LeakResource::of(suspect.resource).is_device();
         suspect.pid == Some(process.key.pid) && counts && on_gpu
     });
-    let mut all = None;
+    let mut all: Option<Leaked> = None;
     for suspect in own {
-        let (bytes, confidence): (Bytes, Confidence) =
-            all.unwrap_or((Bytes(0), suspect.confidence));
-        let bytes = Bytes(bytes.0.saturating_add(suspect.evidence.live));
-        all = Some((bytes, confidence.max(suspect.confidence)));
+        let Evidence { live, growth_per_hour, .. } = suspect.evidence;
+        let sum = all.get_or_insert(Leaked {
+            bytes: Bytes(0),
+            growth_per_hour: Bytes(0),
+            confidence: suspect.confidence,
+        });
+        sum.bytes = Bytes(sum.bytes.0.saturating_add(live));
+        let growth = sum.growth_per_hour.0.saturating_add(growth_per_hour);
+        sum.growth_per_hour = Bytes(growth);
+        sum.confidence = sum.confidence.max(suspect.confidence);
     }
-    all.filter(|(bytes, _)| bytes.0 > 0)
+    all.filter(|all| all.bytes.0 > 0)
 }
 
 /// Adds steps that the requester itself can take.

@@ -108,7 +108,7 @@ fn out_of_memory() -> Rule {
 
 fn full_soon(within: Nanos) -> Rule {
     let threshold = Threshold::Below(within.0 as f64 / 1e9);
-    let summary = "GPU {gpu} will be full in {value} at the current growth of its leak suspects";
+    let summary = "GPU {gpu} will be full in {value} at its current growth";
     let advice = "See the leak suspects (/api/v1/suspects) and restart what leaks before the GPU is \
                   full; `vramscope advise` ranks the steps.";
     Rule {
@@ -133,15 +133,15 @@ fn nearly_full(share: f64) -> Rule {
 
 /// Memory and objects have separate metrics; both rules have the same name.
 fn leak_suspect(metric: &'static Metric, hold: Nanos) -> Rule {
-    let summary = "{process} (pid {pid}) leaks at {location}: {value} ({resource})";
-    let advice = "Run `vramscope trace -p {pid} --by site` for the call stack and evidence; restart the \
+    let summary = "{program} (pid {pid}) leaks at {location}: {value} ({resource})";
+    let advice = "The agent has the call stack and evidence: `/api/v1/suspects?pid={pid}`; restart the \
                   process if it cannot wait.";
     Rule { hold, ..rule("leak_suspect", metric, Threshold::Above(0.0), summary, advice) }
 }
 
 fn untracked_growth(bytes: Bytes) -> Rule {
     let summary =
-        "untracked memory of {process} (pid {pid}) on GPU {gpu} grew by {value} in an hour";
+        "untracked memory of {program} (pid {pid}) on GPU {gpu} grew by {value} in an hour";
     let advice = "Contexts, modules and driver buffers grow without an allocation call. Look for \
                   contexts or modules that are created repeatedly; restart the process if the GPU \
                   fills up.";
@@ -159,7 +159,7 @@ fn untracked_growth(bytes: Bytes) -> Rule {
 
 fn fragmentation(share: f64) -> Rule {
     let summary =
-        "{value} of the PyTorch cache of {process} (pid {pid}) on GPU {gpu} is fragmented";
+        "{value} of the PyTorch cache of {program} (pid {pid}) on GPU {gpu} is fragmented";
     let advice = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or call \
                   torch.cuda.empty_cache() between phases of different sizes.";
     Rule {

@@ -105,7 +105,7 @@ const OTHER: &str = "other";
 /// Labels that depend on another label. Their values may become known late, so they do not identify
 /// an alert.
 const DEPENDENT_LABELS: &[(&str, &[&str])] = &[
-    ("pid", &["process", "container", "pod", "namespace"]),
+    ("pid", &["process", "program", "user", "container", "pod", "namespace"]),
     ("gpu", &["uuid"]),
     ("site", &["location"]),
 ];

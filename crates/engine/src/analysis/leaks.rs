@@ -25,6 +25,8 @@ pub struct LeakGroup {
 pub struct LeakReport {
     /// Counted memory, including static variables.
     pub leaked: Amount,
+    /// Part of it that was live when its process ended; the rest is live at the end of the file.
+    pub at_exit: Amount,
     /// Static part of it: lives as long as its module and cannot be freed.
     pub statics: Amount,
     /// `leaked` by kind.
@@ -53,6 +55,7 @@ impl LeakReport {
             let kind = group.key.kind;
             if scope.counts(kind) {
                 report.leaked = report.leaked.plus(group.never_freed());
+                report.at_exit = report.at_exit.plus(group.exited);
                 if kind.is_static() {
                     report.statics = report.statics.plus(group.never_freed());
                 }
@@ -76,15 +79,6 @@ impl LeakReport {
             });
         }
         report
-    }
-
-    /// Memory that the program could have freed.
-    #[must_use]
-    pub const fn avoidable(&self) -> Amount {
-        Amount {
-            bytes: self.leaked.bytes.saturating_sub(self.statics.bytes),
-            allocations: self.leaked.allocations.saturating_sub(self.statics.allocations),
-        }
     }
 }
 

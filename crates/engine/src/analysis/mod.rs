@@ -142,11 +142,6 @@ impl RunningSum {
     pub fn value(self) -> u64 {
         u64::try_from(self.0.max(0)).unwrap_or(u64::MAX)
     }
-
-    /// The sum divided by a count.
-    fn mean(self, count: u64) -> u64 {
-        Self(self.0 / i128::from(count.max(1))).value()
-    }
 }
 
 #[cfg(test)]

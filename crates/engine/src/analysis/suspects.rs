@@ -1,23 +1,28 @@
 //! Verdicts on the sites of a file, and its anomalies.
 //!
 //! [`SuspectAnalysis`] processes the changes of other tools' files with the classifier of live
-//! traces: see [`crate::leak`] and [`crate::anomaly`]. A recording contains the events of its
-//! trace, so the ledger classifies its sites, and the [`SuspectReport`] is made from the ledger's
-//! verdicts.
+//! traces: see [`crate::leak`] and [`crate::anomaly`]. The result is a snapshot, as the ledger makes
+//! it for recordings, so reports do not differ.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::{GroupKey, MemoryScope, RunningSum};
 use crate::anomaly::{GrowthAnomalyDetector, SiteBaseline, SizeAnomalyDetector};
 use crate::leak;
-use crate::leak::{GrowthHistory, LifetimeHistogram, MajorityDevice, SiteObservation};
+use crate::leak::{MajorityDevice, Track};
 use crate::model::change::{AllocationChange, ChangeKind, EndReason};
-use crate::model::ids::{Pid, SiteId, Tid};
+use crate::model::ids::{Pid, ProcessKey, SiteId, Tid};
 use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Bytes, Nanos, Timestamp};
-use crate::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
+use crate::model::stack::{CallStack, SiteName, StackTable, site_name};
+use crate::model::units::{Bytes, Timestamp};
+use crate::snapshot::{NotFreed, NotFreedSite, ProcessEnd, ProcessView, Snapshot};
+use crate::verdict::{
+    Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict, sort_others,
+    sort_suspects,
+};
 
 /// Limit of tracked sites. Beyond it, further sites are classified together with allocations
 /// without a stack.
@@ -27,74 +32,16 @@ const MAX_SITES: usize = 65_536;
 const MAX_ANOMALIES_PER_PROCESS: usize = 64;
 const MAX_ANOMALIES: usize = 1024;
 
-/// Verdict on a site of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FileSiteVerdict {
-    /// The site; its device is that of most of its allocations.
-    pub key: GroupKey,
-    /// Memory live at the end of the file or of its process.
-    pub live: Amount,
-    /// The verdict.
-    pub verdict: Verdict,
-    /// Confidence in the verdict.
-    pub confidence: Confidence,
-    /// Values that support the verdict.
-    pub evidence: Evidence,
-}
-
-impl FileSiteVerdict {
-    /// Converts a verdict of the ledger. Returns `None` if it is not about the memory of a single
-    /// process. `site` is its stack in the table of the file.
-    #[must_use]
-    pub fn of(site_verdict: SiteVerdict, site: Option<SiteId>) -> Option<Self> {
-        let Resource::Memory(kind) = site_verdict.resource else { return None };
-        let SiteVerdict { pid, device, verdict, confidence, evidence, .. } = site_verdict;
-        let live = Amount { bytes: evidence.live, allocations: evidence.live_count };
-        let key = GroupKey { pid: pid?, device, kind, site };
-        Some(Self { key, live, verdict, confidence, evidence })
-    }
-}
+/// Limit of verdicts on sites that are not suspects.
+const MAX_OTHER_VERDICTS: usize = 4096;
 
 /// An anomaly in a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FileAnomaly {
-    /// Time.
-    pub at: Timestamp,
-    /// Process, device, kind and site.
-    pub key: GroupKey,
-    /// Thread, if known.
-    pub tid: Option<Tid>,
-    /// What was anomalous.
-    pub details: AnomalyKind,
-}
-
-impl FileAnomaly {
-    /// Converts an anomaly of the ledger. `site` is its stack in the table of the file.
-    #[must_use]
-    pub fn of(anomaly: &Anomaly, site: Option<SiteId>) -> Self {
-        let Anomaly { at, pid, tid, device, kind, details, .. } = *anomaly;
-        Self { at, key: GroupKey { pid, device, kind, site }, tid, details }
-    }
-}
-
-/// Verdicts and anomalies of a file.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct SuspectReport {
-    /// Sites that leak, by confidence, then by growth.
-    pub suspects: Vec<FileSiteVerdict>,
-    /// All other sites, largest first.
-    pub others: Vec<FileSiteVerdict>,
-    /// Anomalies, in order of time.
-    pub anomalies: Vec<FileAnomaly>,
-}
-
-impl SuspectReport {
-    /// Whether there was enough data for at least one verdict.
-    #[must_use]
-    pub fn has_enough_data(&self) -> bool {
-        let decided = |one: &FileSiteVerdict| one.verdict != Verdict::NotEnoughData;
-        !self.suspects.is_empty() || self.others.iter().any(decided)
-    }
+#[derive(Clone, Copy, Debug)]
+struct FileAnomaly {
+    at: Timestamp,
+    key: GroupKey,
+    tid: Option<Tid>,
+    details: AnomalyKind,
 }
 
 /// Classifies the sites of a file.
@@ -109,25 +56,18 @@ pub struct SuspectAnalysis {
     processes: HashMap<Pid, ProcessBaselines>,
 }
 
+/// Verdict, confidence and evidence.
+type Classification = (Verdict, Confidence, Evidence);
+
 /// Running values of one site.
 #[derive(Clone, Debug)]
 struct SiteTrack {
     key: GroupKey,
-    live: RunningSum,
-    count: u64,
-    allocations: u64,
-    freed: u64,
-    first: Timestamp,
-    last: Timestamp,
+    track: Track,
     largest: u64,
-    /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
-    allocated_at_sum: RunningSum,
-    lifetime_sum: RunningSum,
     /// Time its process ended.
     until: Option<Timestamp>,
     devices: MajorityDevice,
-    history: GrowthHistory,
-    lifetimes: LifetimeHistogram,
 }
 
 /// Baselines and anomalies of one process.
@@ -136,6 +76,7 @@ struct ProcessBaselines {
     sizes: SizeAnomalyDetector,
     growths: GrowthAnomalyDetector,
     live: RunningSum,
+    has_ended: bool,
     anomalies: Vec<FileAnomaly>,
 }
 
@@ -162,22 +103,28 @@ impl SuspectAnalysis {
         match change.action {
             ChangeKind::Allocated => {
                 let track = self.track(change, true);
-                let before = SiteBaseline { count: track.allocations, largest: track.largest };
-                track.begin(origin, change);
+                let before =
+                    SiteBaseline { count: track.track.allocations, largest: track.largest };
+                track.track.allocated(origin, at, bytes);
+                track.largest = track.largest.max(bytes);
+                track.devices.add(change.device);
                 self.detect_anomalies(change, counts, before);
             }
             ChangeKind::Ended { reason: EndReason::ProcessExited, .. } => {
                 self.track(change, false).until.get_or_insert(at);
+                self.processes.entry(change.pid).or_default().has_ended = true;
                 self.update_live(change.pid, counts, |live| live.subtract(bytes));
             }
             ChangeKind::Ended { allocated_at, reason } => {
-                self.track(change, false).end(origin, change, allocated_at, reason);
+                let freed = matches!(reason, EndReason::Freed | EndReason::Replaced);
+                let track = &mut self.track(change, false).track;
+                track.ended(origin, allocated_at, at, bytes, freed);
                 self.update_live(change.pid, counts, |live| live.subtract(bytes));
                 self.mark_freed(change, allocated_at);
             }
             ChangeKind::Updated { allocated_at, before } => {
                 let more = bytes.saturating_sub(before.bytes);
-                self.track(change, false).resize(origin, at, allocated_at, more);
+                self.track(change, false).track.resized(origin, allocated_at, at, more);
                 self.update_live(change.pid, counts, |live| live.add(more));
             }
         }
@@ -203,6 +150,7 @@ impl SuspectAnalysis {
     fn detect_anomalies(&mut self, change: &AllocationChange, counts: bool, before: SiteBaseline) {
         let AllocationChange { at, bytes, tid, .. } = *change;
         let process = self.processes.entry(change.pid).or_default();
+        process.has_ended = false;
         let key = GroupKey::of(change);
         let tid = (tid.0 != 0).then_some(tid);
         let grown = process.growths.observe(at, process.live.value());
@@ -272,115 +220,125 @@ impl SuspectAnalysis {
         number
     }
 
-    /// Returns the report.
+    /// Returns the state at the end of the file: processes, verdicts and anomalies. `stacks` has the
+    /// frames of the sites, `names` the names of processes.
     #[must_use]
-    pub fn finish(self) -> SuspectReport {
+    pub fn finish(self, stacks: &StackTable, names: &BTreeMap<Pid, String>) -> Snapshot {
         let Self { origin, end, tracks, processes, .. } = self;
         let origin = origin.unwrap_or(end);
-        let mut report = SuspectReport::default();
-        for track in tracks.iter().filter(|track| track.allocations > 0) {
-            let site = track.classify(origin, end);
-            if site.verdict == Verdict::Leak {
-                report.suspects.push(site);
-            } else {
-                report.others.push(site);
-            }
+        let file = FileTexts { stacks, names };
+        let made = tracks.iter().filter(|track| track.track.allocations > 0);
+        let verdicts = made.map(|track| file.verdict(track, track.classify(origin, end)));
+        let (mut suspects, mut others): (Vec<_>, Vec<_>) =
+            verdicts.partition(|one| one.verdict == Verdict::Leak);
+        sort_suspects(&mut suspects);
+        sort_others(&mut others);
+        others.truncate(MAX_OTHER_VERDICTS);
+        let mut views: Vec<_> =
+            processes.iter().map(|(pid, process)| file.process(*pid, process)).collect();
+        views.sort_by_key(|process| (Reverse(process.live_bytes), process.key));
+        let ended = views.iter().filter(|process| process.ended.is_some());
+        let not_freed = ended.filter_map(|process| file.not_freed(process, &tracks)).collect();
+        let anomalies = processes.into_values().flat_map(|process| process.anomalies);
+        let mut anomalies: Vec<_> = anomalies.collect();
+        anomalies.sort_by_key(|one| (one.at, one.key));
+        anomalies.truncate(MAX_ANOMALIES);
+        Snapshot {
+            at: end,
+            observed: end - origin,
+            processes: views,
+            suspects_total: suspects.len() as u64,
+            suspects,
+            other_verdicts: others,
+            anomalies: anomalies.iter().map(|one| file.anomaly(one)).collect(),
+            not_freed,
+            ..Snapshot::default()
         }
-        report.suspects.sort_by_key(|one| {
-            (Reverse((one.confidence, one.evidence.growth_per_hour)), one.key, one.live.bytes)
+    }
+}
+
+/// Names and frames of a file.
+struct FileTexts<'a> {
+    stacks: &'a StackTable,
+    names: &'a BTreeMap<Pid, String>,
+}
+
+impl FileTexts<'_> {
+    fn name(&self, pid: Pid) -> Box<str> {
+        self.names.get(&pid).map(String::as_str).unwrap_or_default().into()
+    }
+
+    fn site(&self, site: Option<SiteId>) -> (SiteName, CallStack) {
+        let Some(site) = site else { return (SiteName::Unknown, CallStack::default()) };
+        let frames = self.stacks.call_stack(site);
+        if frames.is_empty() {
+            return (SiteName::Pending(site), frames);
+        }
+        (SiteName::Resolved(site_name(&frames)), frames)
+    }
+
+    fn process(&self, pid: Pid, process: &ProcessBaselines) -> ProcessView {
+        let key = ProcessKey { pid, start: 0 };
+        let (name, live_bytes) = (self.name(pid), Bytes(process.live.value()));
+        let ended = process.has_ended.then_some(ProcessEnd::Exited);
+        ProcessView { key, name, live_bytes, ended, ..ProcessView::default() }
+    }
+
+    /// Returns the memory that an ended process had not freed.
+    fn not_freed(&self, process: &ProcessView, tracks: &[SiteTrack]) -> Option<NotFreed> {
+        let own = tracks.iter().filter(|track| track.key.pid == process.key.pid);
+        let kept = own.filter(|track| track.until.is_some() && track.track.count > 0);
+        let kept = kept.filter(|track| NotFreed::includes(track.key.kind)).map(|track| {
+            let (site, frames) = self.site(track.key.site);
+            let (kind, bytes) = (track.key.kind, track.track.live.bytes());
+            NotFreedSite { site, frames, kind, bytes, allocations: track.track.count }
         });
-        report.others.sort_by_key(|one| {
-            (Reverse((one.live.bytes, one.evidence.created)), one.key, one.verdict)
-        });
-        report.anomalies = processes.into_values().flat_map(|process| process.anomalies).collect();
-        report.anomalies.sort_by_key(|one| (one.at, one.key));
-        report.anomalies.truncate(MAX_ANOMALIES);
-        report
+        let view = NotFreed::of(process.key, &process.name, false, kept);
+        (view.allocations > 0 || view.cached.0 > 0).then_some(view)
+    }
+
+    fn verdict(&self, track: &SiteTrack, found: Classification) -> SiteVerdict {
+        let (verdict, confidence, evidence) = found;
+        let (site, frames) = self.site(track.key.site);
+        SiteVerdict {
+            pid: Some(track.key.pid),
+            process: self.name(track.key.pid),
+            site,
+            frames,
+            resource: leak::resource(track.key.kind).unwrap_or(Resource::Memory(track.key.kind)),
+            device: track.devices.device(),
+            thread: None,
+            verdict,
+            confidence,
+            evidence,
+        }
+    }
+
+    fn anomaly(&self, one: &FileAnomaly) -> Anomaly {
+        let (site, frames) = self.site(one.key.site);
+        Anomaly {
+            at: one.at,
+            pid: one.key.pid,
+            process: self.name(one.key.pid),
+            tid: one.tid,
+            thread: Box::default(),
+            site,
+            frames,
+            device: one.key.device,
+            kind: one.key.kind,
+            details: one.details,
+        }
     }
 }
 
 impl SiteTrack {
     fn new(key: GroupKey, at: Timestamp) -> Self {
-        Self {
-            key,
-            live: RunningSum::default(),
-            count: 0,
-            allocations: 0,
-            freed: 0,
-            first: at,
-            last: at,
-            largest: 0,
-            allocated_at_sum: RunningSum::default(),
-            lifetime_sum: RunningSum::default(),
-            until: None,
-            devices: MajorityDevice::default(),
-            history: GrowthHistory::default(),
-            lifetimes: LifetimeHistogram::default(),
-        }
+        let (track, devices) = (Track::new(at), MajorityDevice::default());
+        Self { key, track, largest: 0, until: None, devices }
     }
 
-    fn begin(&mut self, origin: Timestamp, change: &AllocationChange) {
-        let AllocationChange { at, bytes, device, .. } = *change;
-        self.history.allocated(at - origin, self.live.value(), bytes);
-        self.live.add(bytes);
-        self.count += 1;
-        self.allocations += 1;
-        self.last = self.last.max(at);
-        self.largest = self.largest.max(bytes);
-        self.allocated_at_sum.add(at.0);
-        self.devices.add(device);
-    }
-
-    fn end(
-        &mut self,
-        origin: Timestamp,
-        change: &AllocationChange,
-        allocated_at: Timestamp,
-        reason: EndReason,
-    ) {
-        let AllocationChange { at, bytes, .. } = *change;
-        self.history.freed(allocated_at - origin, at - origin, self.live.value(), bytes);
-        self.live.subtract(bytes);
-        self.count = self.count.saturating_sub(1);
-        self.allocated_at_sum.subtract(allocated_at.0);
-        if matches!(reason, EndReason::Freed | EndReason::Replaced) {
-            self.freed += 1;
-            self.lifetimes.add(at - allocated_at);
-            self.lifetime_sum.add((at - allocated_at).0);
-        }
-    }
-
-    fn resize(&mut self, origin: Timestamp, at: Timestamp, allocated_at: Timestamp, more: u64) {
-        self.history.resized(allocated_at - origin, at - origin, self.live.value(), more);
-        self.live.add(more);
-    }
-
-    fn classify(&self, origin: Timestamp, end: Timestamp) -> FileSiteVerdict {
+    fn classify(&self, origin: Timestamp, end: Timestamp) -> Classification {
         let until = self.until.unwrap_or(end);
-        let (verdict, confidence, evidence) = leak::classify(&SiteObservation {
-            history: &self.history,
-            lifetimes: &self.lifetimes,
-            live: self.live.value(),
-            live_count: self.count,
-            allocated: self.allocations,
-            freed: self.freed,
-            mean_age: match self.count {
-                0 => Nanos(0),
-                count => until - Timestamp(self.allocated_at_sum.mean(count)),
-            },
-            mean_life: (self.freed > 0).then(|| Nanos(self.lifetime_sum.mean(self.freed))),
-            first: self.first - origin,
-            last: self.last - origin,
-            now: until - origin,
-            has_ended: true,
-            has_stack: self.key.site.is_some(),
-        });
-        FileSiteVerdict {
-            key: self.key.on(self.devices.device()),
-            live: Amount { bytes: self.live.value(), allocations: self.count },
-            verdict,
-            confidence,
-            evidence,
-        }
+        Track::classify(&[&self.track], (origin, until), true, self.key.site.is_some())
     }
 }

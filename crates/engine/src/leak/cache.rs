@@ -13,6 +13,23 @@ const TORCH_CACHE: &str = "libc10_cuda.so";
 /// Minimum number of windows to decide that tensors do not grow.
 const MIN_WINDOWS: usize = 8;
 
+/// Parts of the paths of libraries that cache device memory until the process exits.
+const CACHING_ALLOCATORS: [&str; 7] = [
+    TORCH_CACHE,
+    "xla_cuda_plugin",
+    "libtensorflow_framework",
+    "_pywrap_tensorflow",
+    "libonnxruntime_providers_cuda",
+    "librmm",
+    "/cupy/cuda/memory",
+];
+
+/// Whether a call stack goes through the caching allocator of a framework.
+pub(crate) fn is_framework_cache(frames: &[Frame]) -> bool {
+    let modules = frames.iter().filter_map(|frame| frame.module.as_deref());
+    modules.into_iter().any(|path| CACHING_ALLOCATORS.iter().any(|part| path.contains(part)))
+}
+
 /// Whether a call stack goes through PyTorch's caching allocator.
 pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
     frames.any(|frame| {
@@ -29,6 +46,14 @@ pub(crate) fn is_bounded(level: &GrowthHistory, now: Nanos, live: u64) -> bool {
     let highest = |part: &[super::Window]| part.iter().map(|window| window.high).max();
     let (Some(before), Some(late)) = (highest(before), highest(late)) else { return false };
     windows.len() >= MIN_WINDOWS && late <= before.saturating_add(before / 30)
+}
+
+/// Memory of the cache that no tensor used at any time in the last quarter of the time. Tensors
+/// cannot explain it: at their peak it was unused, too.
+pub(crate) fn always_unused(unused: &GrowthHistory, now: Nanos, live: u64) -> u64 {
+    let (_, _, windows) = unused.windows_until(now, live);
+    let late = windows.get(windows.len() - (windows.len() / 4).max(1).min(windows.len())..);
+    late.unwrap_or_default().iter().map(|window| window.low).min().unwrap_or(live)
 }
 
 /// Adjusts the verdict on cache memory, given the verdict it would get as ordinary memory.
@@ -78,19 +103,24 @@ mod tests {
         let leak = || (Verdict::Leak, Confidence::Certain, Evidence::default());
         let tensors = CacheTensors {
             live: 10,
-            peak: 50,
-            cache: 100,
+            peak: 80,
+            cache: 120,
             growth_per_hour: 0,
-            cache_growth_per_hour: 8,
+            cache_growth_per_hour: 9,
             bounded: true,
+            unused: 0,
+            failed_captures: 0,
+            during_capture: false,
         };
         let verdict = |tensors| classify_cache(leak(), tensors).0;
         assert_eq!(verdict(tensors), Verdict::Cache);
-        assert_eq!(verdict(CacheTensors { peak: 49, ..tensors }), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { peak: 79, ..tensors }), Verdict::Leak);
         let growing = CacheTensors { bounded: false, ..tensors };
         assert_eq!(verdict(growing), Verdict::Leak);
-        assert_eq!(verdict(CacheTensors { growth_per_hour: 3, ..growing }), Verdict::Leak);
-        assert_eq!(verdict(CacheTensors { growth_per_hour: 4, ..growing }), Verdict::Cache);
+        assert_eq!(verdict(CacheTensors { growth_per_hour: 5, ..growing }), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { growth_per_hour: 6, ..growing }), Verdict::Cache);
+        let captured = CacheTensors { during_capture: true, ..tensors };
+        assert_eq!(verdict(captured), Verdict::Leak);
         let other = (Verdict::Plateau, Confidence::Possible, Evidence::default());
         let (verdict, confidence, evidence) = classify_cache(other, tensors);
         assert_eq!((verdict, confidence), (Verdict::Plateau, Confidence::Possible));

@@ -78,17 +78,32 @@ pub struct GrowthHistory {
     first: u64,
     /// Binary logarithm of the window length.
     power: u32,
+    /// Frees since the last allocation.
+    frees: FreeRun,
+}
+
+/// Frees since the last allocation, so that the history before them can be restored.
+#[derive(Clone, Debug, Default)]
+struct FreeRun {
+    /// Time of the first free; live quantity before it, and its minimum in that window.
+    at: Nanos,
+    live: u64,
+    low: u64,
+    /// Quantity and number of freed allocations by the window that they were made in; empty if the
+    /// last change is an allocation.
+    by_window: Vec<(usize, u64, u32)>,
 }
 
 impl Default for GrowthHistory {
     fn default() -> Self {
-        Self { windows: Vec::new(), first: 0, power: MIN_WINDOW_LOG2 }
+        Self { windows: Vec::new(), first: 0, power: MIN_WINDOW_LOG2, frees: FreeRun::default() }
     }
 }
 
 impl GrowthHistory {
     /// Records an allocation; `live` is the live quantity before it.
     pub fn allocated(&mut self, at: Nanos, live: u64, size: u64) {
+        self.frees.by_window.clear();
         self.enter(at, live);
         let after = live.saturating_add(size);
         let index = self.window_index(at);
@@ -108,6 +123,7 @@ impl GrowthHistory {
     pub fn freed(&mut self, allocated_at: Nanos, at: Nanos, live: u64, size: u64) {
         self.enter(at, live);
         let after = live.saturating_sub(size);
+        let low = self.windows.last().map_or(live, |window| window.low);
         if let Some(window) = self.windows.last_mut() {
             window.low = window.low.min(after);
             window.end = after;
@@ -117,6 +133,32 @@ impl GrowthHistory {
             window.survived = window.survived.saturating_sub(size);
             window.survived_count = window.survived_count.saturating_sub(1);
         }
+        if self.frees.by_window.is_empty() {
+            (self.frees.at, self.frees.live, self.frees.low) = (at, live, low);
+        }
+        self.frees.add(index, size, 1);
+    }
+
+    /// Time of the first free since the last allocation, the live quantity before it, and the
+    /// history up to it; `None` if the last change is an allocation.
+    pub(super) fn before_frees(&self) -> Option<(Nanos, u64, Self)> {
+        let FreeRun { at, live, low, ref by_window } = self.frees;
+        if by_window.is_empty() {
+            return None;
+        }
+        let mut windows = self.windows.clone();
+        windows.truncate(self.window_index(at) + 1);
+        if let Some(last) = windows.last_mut() {
+            (last.low, last.end) = (low, live);
+        }
+        for (index, size, count) in by_window {
+            if let Some(window) = windows.get_mut(*index) {
+                window.survived = window.survived.saturating_add(*size);
+                window.survived_count = window.survived_count.saturating_add(*count);
+            }
+        }
+        let frees = FreeRun::default();
+        Some((at, live, Self { windows, first: self.first, power: self.power, frees }))
     }
 
     /// Records that an allocation made at `allocated_at` is larger by `more` than assumed; `live` is
@@ -173,6 +215,17 @@ impl GrowthHistory {
 
     fn double(&mut self) {
         let (old, first) = (self.first, self.first / 2);
+        if !self.frees.by_window.is_empty() {
+            let index = self.window_index(self.frees.at);
+            let before = index.checked_sub(1).and_then(|before| self.windows.get(before));
+            // The window before is merged with that of the first free.
+            if let Some(before) = before.filter(|_| !(old + index as u64).is_multiple_of(2)) {
+                self.frees.low = self.frees.low.min(before.low);
+            }
+            for (index, size, count) in std::mem::take(&mut self.frees.by_window) {
+                self.frees.add(((old + index as u64) / 2 - first) as usize, size, count);
+            }
+        }
         let mut count = 0;
         for index in 0..self.windows.len() {
             let target = ((old + index as u64) / 2 - first) as usize;
@@ -195,11 +248,13 @@ impl GrowthHistory {
 
     /// Adds the history of another site, whose live quantity is `other_live`.
     pub fn merge(&mut self, live: u64, other: &Self, other_live: u64) {
+        self.frees.by_window.clear();
         if other.windows.is_empty() {
             return;
         }
         if self.windows.is_empty() {
             self.clone_from(other);
+            self.frees.by_window.clear();
             return;
         }
         let mut other = other.clone();
@@ -266,6 +321,18 @@ impl GrowthHistory {
     }
 }
 
+impl FreeRun {
+    fn add(&mut self, index: usize, size: u64, count: u32) {
+        match self.by_window.iter_mut().find(|(other, ..)| *other == index) {
+            Some((_, all, number)) => {
+                *all = all.saturating_add(size);
+                *number = number.saturating_add(count);
+            }
+            None => self.by_window.push((index, size, count)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,6 +394,54 @@ mod tests {
         let survived: Vec<_> = windows.iter().map(|window| window.survived).collect();
         assert_eq!(survived.iter().sum::<u64>(), 20);
         assert_eq!((survived[0], survived[20], windows[20].low), (0, 20, 10));
+    }
+
+    #[test]
+    fn history_before_the_last_frees_is_restored() {
+        let mut random = 7_u64;
+        for _ in 0..200 {
+            let (mut history, mut live, mut at) = (GrowthHistory::default(), 0, 0);
+            let mut next = |below: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 33) % below
+            };
+            let mut held = Vec::new();
+            for _ in 0..next(60) + 1 {
+                at += next(3 * LENGTH);
+                if next(3) > 0 || held.is_empty() {
+                    let size = next(100) + 1;
+                    history.allocated(Nanos(at), live, size);
+                    held.push((at, size));
+                    live += size;
+                } else {
+                    let (allocated_at, size): (u64, u64) = held.swap_remove(0);
+                    history.freed(Nanos(allocated_at), Nanos(at), live, size);
+                    live -= size;
+                }
+            }
+            at += next(2 * LENGTH);
+            history.allocated(Nanos(at), live, 5);
+            held.push((at, 5));
+            live += 5;
+            let (before, live_before) = (history.clone(), live);
+            assert!(history.before_frees().is_none());
+            let first = at + next(2 * LENGTH);
+            at = first;
+            for (allocated_at, size) in &held {
+                history.freed(Nanos(*allocated_at), Nanos(at), live, *size);
+                live -= size;
+                at += next(9 * LENGTH);
+            }
+            let (freed_at, restored_live, restored) = history.before_frees().unwrap();
+            assert_eq!((freed_at, restored_live), (Nanos(first), live_before));
+            // Both with windows of the same length.
+            let mut before = before;
+            before.enter(Nanos(first), live_before);
+            while before.power < restored.power {
+                before.double();
+            }
+            assert_eq!((before.windows, before.first), (restored.windows, restored.first));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! ones usually do, and whether that run is a leak.
 
 use super::{ObservedWindows, SiteObservation};
+use crate::model::units::Nanos;
 use crate::verdict::Confidence;
 
 /// Minimum number of live allocations of a leak that are older than freed ones get.
@@ -17,10 +18,17 @@ const MIN_DENSE_RUN_WINDOWS: usize = 4;
 
 /// Minimum duration of the growth. Programs also grow at startup. An ended process cannot continue
 /// to grow, so a shorter time is enough there.
-const MIN_GROWTH_NS: u64 = 30_000_000_000;
+pub const MIN_GROWTH: Nanos = Nanos::from_millis(30_000);
 /// The same for a site that frees most of its allocations, and so has finished its startup.
 const MIN_GROWTH_BUSY_NS: u64 = 12_000_000_000;
 const MIN_GROWTH_ENDED_NS: u64 = 2_000_000_000;
+/// The same for a program that freed most of it at its end, as short programs do.
+const MIN_GROWTH_FREED_NS: u64 = 5_000_000_000;
+
+/// Minimum number of survivors for a site to be watched before a verdict is possible.
+const MIN_EARLY_SURVIVORS: u64 = 4;
+
+const SECOND: u64 = 1_000_000_000;
 
 /// From this number of frees on, the lifetimes at the site define what is normal.
 const MIN_FREES_FOR_DUE_AGE: u64 = 32;
@@ -126,12 +134,40 @@ impl GrowthRun {
             self.count >= DENSE_SURVIVORS && self.gap == 1 && self.len() >= MIN_DENSE_RUN_WINDOWS;
         (long || dense)
             && self.duration >= min_duration(site)
-            && self.duration >= observed.due.unwrap_or(0)
+            && self.duration >= self.min_overdue(observed)
             && self.is_ongoing(observed, site)
             && self.is_even()
             && self.raises_live_total(observed)
             && self.is_not_cache_tail(observed)
             && is_above_midpoint(observed)
+    }
+
+    /// Minimum duration because of the due age. The few that outlive the due age are a tail of the
+    /// lifetimes, which takes that long to distinguish from a leak. If many do, they are not its tail.
+    fn min_overdue(&self, observed: &ObservedWindows) -> u64 {
+        let due = observed.due.unwrap_or(0);
+        let windows = observed.windows.get(self.from..=self.to).unwrap_or_default();
+        let made: u64 = windows.iter().map(|window| u64::from(window.allocated_count)).sum();
+        if self.count >= made / 5 { due / 4 } else { due }
+    }
+
+    /// Time until the run can be called a leak if it continues as it is; `None` if it does not look
+    /// like one, or cannot continue.
+    pub(super) fn remaining(
+        &self,
+        observed: &ObservedWindows,
+        site: &SiteObservation<'_>,
+    ) -> Option<Nanos> {
+        let grows = !site.has_ended
+            && self.count >= MIN_EARLY_SURVIVORS
+            && self.is_ongoing(observed, site)
+            && self.is_even()
+            && self.raises_live_total(observed)
+            && self.is_not_cache_tail(observed);
+        let each = self.duration / self.count.max(1);
+        let more = each.saturating_mul(MIN_SURVIVORS.saturating_sub(self.count));
+        let needed = min_duration(site).max(self.min_overdue(observed));
+        grows.then(|| Nanos(needed.saturating_sub(self.duration).max(more).max(SECOND)))
     }
 
     fn len(&self) -> usize {
@@ -172,7 +208,6 @@ impl GrowthRun {
 
     /// Confidence in a leak verdict.
     pub(super) fn confidence(&self, site: &SiteObservation<'_>) -> Confidence {
-        const SECOND: u64 = 1_000_000_000;
         let among_frees = site.freed >= MIN_FREES_FOR_DUE_AGE;
         let (count, windows) = (self.count, self.len());
         let is_strong = count >= 30 && windows >= 12 && (0.7..=2.0).contains(&self.ratio);
@@ -183,9 +218,11 @@ impl GrowthRun {
         } else {
             Confidence::Possible
         };
+        // Less certain: several sites as one, or memory that the program did free in the end.
+        let weak = !site.has_stack || site.freed_at_end;
         match confidence {
-            Confidence::Certain if !site.has_stack => Confidence::Likely,
-            Confidence::Likely if !site.has_stack => Confidence::Possible,
+            Confidence::Certain if weak => Confidence::Likely,
+            Confidence::Likely if weak => Confidence::Possible,
             confidence => confidence,
         }
     }
@@ -206,12 +243,14 @@ fn last_settled(observed: &ObservedWindows) -> Option<usize> {
 }
 
 fn min_duration(site: &SiteObservation<'_>) -> u64 {
-    if site.has_ended {
+    if site.freed_at_end {
+        MIN_GROWTH_FREED_NS
+    } else if site.has_ended {
         MIN_GROWTH_ENDED_NS
     } else if site.freed >= MIN_FREES_FOR_DUE_AGE && site.freed > site.allocated / 2 {
         MIN_GROWTH_BUSY_NS
     } else {
-        MIN_GROWTH_NS
+        MIN_GROWTH.0
     }
 }
 

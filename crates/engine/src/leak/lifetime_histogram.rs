@@ -22,15 +22,28 @@ impl Default for LifetimeHistogram {
 }
 
 impl LifetimeHistogram {
-    /// Adds the lifetime of a freed allocation.
-    pub fn add(&mut self, time: Nanos) {
+    /// Adds the lifetime of a freed allocation; returns its bucket.
+    pub fn add(&mut self, time: Nanos) -> u8 {
         self.longest = self.longest.max(time);
-        let bucket = (time.0 | 1).ilog2() as usize;
+        let power = (time.0 | 1).ilog2() as u8;
+        let bucket = usize::from(power);
         if self.counts[bucket] == u32::MAX {
             // Only the proportions matter.
             self.counts.iter_mut().for_each(|count| *count /= 2);
         }
         self.counts[bucket] += 1;
+        power
+    }
+
+    /// The histogram without some lifetimes, given as buckets; `longest` is that of the rest.
+    pub(super) fn without(&self, lifetimes: &[(u8, u32)], longest: Nanos) -> Self {
+        let mut rest = Self { counts: self.counts.clone(), longest };
+        for (bucket, count) in lifetimes {
+            if let Some(all) = rest.counts.get_mut(usize::from(*bucket)) {
+                *all = all.saturating_sub(*count);
+            }
+        }
+        rest
     }
 
     /// Adds the lifetimes of another site.

@@ -2,14 +2,16 @@
 //! traces and for files.
 //!
 //! A site here is one kind of memory or object from one call stack of one process. Its history is
-//! kept as a [`GrowthHistory`] (time windows) and a [`LifetimeHistogram`] (lifetimes of freed
-//! allocations). [`classify`] is a pure function of both and the current time.
+//! kept as a [`Track`]: a [`GrowthHistory`] (time windows) and a [`LifetimeHistogram`] (lifetimes of
+//! freed allocations). [`classify`] is a pure function of both and the current time. A program that
+//! frees everything at its end has leaked while it ran: [`Track`] classifies the state before.
 //!
 //! The strongest evidence is *when the live allocations were made*: `growth_run` detects ongoing
 //! growth, `pattern` classifies everything that is not a leak, `evidence` computes the values that
 //! support a verdict, and `cache` decides whether the tensors in PyTorch's cache account for its
 //! memory. `docs/guide/leak-verdicts.md` explains the rules.
 
+mod advice;
 mod cache;
 mod evidence;
 mod growth_history;
@@ -17,11 +19,19 @@ mod growth_run;
 mod lifetime_histogram;
 mod majority_device;
 mod pattern;
+mod track;
+mod usage_trend;
 
-pub(crate) use cache::{classify_cache, is_bounded, is_torch_cache};
+pub use advice::{Advice, advise};
+pub(crate) use cache::{
+    always_unused, classify_cache, is_bounded, is_framework_cache, is_torch_cache,
+};
 pub use growth_history::{GrowthHistory, MAX_WINDOWS, Window};
+pub use growth_run::MIN_GROWTH;
 pub use lifetime_histogram::LifetimeHistogram;
 pub(crate) use majority_device::MajorityDevice;
+pub use track::Track;
+pub(crate) use usage_trend::UsageTrend;
 
 use crate::model::memory_kind::MemoryKind;
 use crate::model::units::Nanos;
@@ -59,6 +69,8 @@ pub struct SiteObservation<'a> {
     pub has_ended: bool,
     /// Whether the call stack is known, so that this is a single site.
     pub has_stack: bool,
+    /// Whether this is the state before the program freed most of it and ended.
+    pub freed_at_end: bool,
 }
 
 /// Windows of a site, prepared for the classifier.
@@ -129,8 +141,14 @@ pub fn classify(site: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
         Some(run) => (Verdict::Leak, run.confidence(site)),
         None => pattern::classify_non_leak(&observed, site),
     };
-    let leak_run = run.filter(|_| verdict == Verdict::Leak);
-    (verdict, confidence, evidence::of(&observed, site, verdict, leak_run.as_ref()))
+    let evidence = match &run {
+        Some(run) if verdict == Verdict::Leak => evidence::of(&observed, site, verdict, Some(run)),
+        run => {
+            let time_to_verdict = run.as_ref().and_then(|run| run.remaining(&observed, site));
+            Evidence { time_to_verdict, ..evidence::of(&observed, site, verdict, None) }
+        }
+    };
+    (verdict, confidence, evidence)
 }
 
 /// Resource that is classified for a memory kind; `None` for memory that a program cannot free or
@@ -145,12 +163,4 @@ pub(crate) const fn resource(kind: MemoryKind) -> Option<Resource> {
         | MemoryKind::Unknown => None,
         _ => Some(Resource::Memory(kind)),
     }
-}
-
-/// Whether a site can be a leak at all, from cheap values: a leak needs a minimum number of live
-/// allocations and recent growth. Avoids running the classifier on other sites.
-#[must_use]
-pub fn may_leak(live_count: u64, first: Nanos, last: Nanos, now: Nanos) -> bool {
-    let (life, idle) = (now.0.saturating_sub(first.0), now.0.saturating_sub(last.0));
-    live_count >= growth_run::MIN_SURVIVORS && idle <= life / 2
 }

@@ -7,6 +7,7 @@ use crate::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use crate::model::ids::{StreamId, Tid};
 use crate::model::units::Timestamp;
 
+use super::Ledger;
 use super::memory::allocation::Slot;
 use super::process::Process;
 
@@ -40,6 +41,21 @@ impl ChangeLog {
 
     pub(super) fn drain(&mut self, into: &mut Vec<AllocationChange>) {
         into.append(&mut self.changes);
+    }
+}
+
+impl Ledger {
+    /// Appends all allocation changes since the last call, of all kinds, in the order of events;
+    /// nothing if changes are not logged.
+    ///
+    /// Applied in order to an empty set, the changes yield the live set at any time. Their times
+    /// never go backwards: a call whose event arrives after that of a later call gets the time of
+    /// the later one. Memory that is live when a process ends or executes another program ends as
+    /// [`ProcessExited`](crate::model::change::EndReason::ProcessExited).
+    pub fn drain_changes(&mut self, into: &mut Vec<AllocationChange>) {
+        if let Some(log) = &mut self.change_log {
+            log.drain(into);
+        }
     }
 }
 

@@ -22,6 +22,8 @@
 //!          EndedProcesses  until the next snapshot
 //!          OutOfMemory     failed calls until the next snapshot
 //!          EndedSites      sites of ended processes
+//!          NotFreedProcesses  memory that ended processes had not freed
+//!          Measurements    between two points in time that programs select
 //! ```
 //!
 //! An event costs a few hash lookups, plus a descent in a tree of the thread's *distinct* sizes if
@@ -34,47 +36,53 @@ mod activity;
 mod change_log;
 mod driver;
 mod ended_processes;
+mod identity;
+mod losses;
+mod measurements;
 mod memory;
+mod not_freed;
 mod process;
 mod process_view;
 mod sites;
 mod torch;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::model::change::AllocationChange;
 use crate::model::container::Container;
 use crate::model::event::{Event, EventKind, LostDelta, OUT_OF_MEMORY, ProcessInfo};
 use crate::model::ids::{GpuId, Pid};
 use crate::model::stack::SiteRegistry;
 use crate::model::units::{Bytes, Timestamp};
 use crate::snapshot::{
-    GpuView, LostTotals, OutOfMemory, ProcessEnd, Snapshot, SnapshotOptions, Uncertainty,
+    ListScope, LostTotals, OutOfMemory, ProcessEnd, ProcessView, Snapshot, SnapshotOptions,
 };
 use crate::verdict::{Anomaly, SiteVerdict};
 
 use change_log::ChangeLog;
-use driver::graph::NodeLimitReached;
+use driver::gpu_memory::GpuMemory;
+use driver::out_of_memory::OomRetry;
 use ended_processes::EndedProcesses;
+use measurements::Measurements;
 use memory::totals::ByteSum;
+use not_freed::NotFreedProcesses;
 use process::Process;
 use sites::ended_sites::EndedSites;
 use sites::table::SiteTable;
 use sites::verdicts::SiteVerdicts;
 use sites::views::SiteListKind;
 
-/// Limit of suspects in a snapshot.
-const MAX_SUSPECTS: usize = 32;
+pub use measurements::{EndedMeasurement, LiveSites, MeasurementId};
+
+/// Limit of suspects in a snapshot: more than a host has, so that all outputs count the same.
+const MAX_SUSPECTS: usize = 4096;
 
 /// Limits of verdicts on other sites that are kept for each ended process, and in total.
 const MAX_VERDICTS_PER_ENDED: usize = 512;
 const MAX_ENDED_VERDICTS: usize = 4096;
-
-/// Pid of losses that could not be attributed to a process.
-const UNATTRIBUTED_PID: Pid = Pid(0);
 
 /// GPU memory of all processes, according to the events so far.
 ///
@@ -85,12 +93,16 @@ pub struct Ledger {
     running: HashMap<Pid, Process>,
     ended: EndedProcesses,
     out_of_memory: Vec<OutOfMemory>,
+    /// Rejected requests that PyTorch may repeat after it freed cached memory.
+    oom_retries: Vec<OomRetry>,
     /// Out-of-memory errors since the last snapshot, by GPU.
     ooms_by_gpu: BTreeMap<Option<GpuId>, u64>,
     /// All losses so far.
     lost: LostTotals,
     /// Losses of unknown processes.
     unattributed: LostTotals,
+    /// Losses of processes that are not announced yet.
+    before_announcement: HashMap<Pid, LostDelta>,
     /// Allocation changes, if they are logged.
     change_log: Option<ChangeLog>,
     /// Whether launches and copies are counted.
@@ -102,8 +114,12 @@ pub struct Ledger {
     ended_verdicts: SiteVerdicts,
     /// Anomalies of ended processes.
     ended_anomalies: Vec<Anomaly>,
-    /// Free memory of GPUs, as last reported.
-    free: HashMap<GpuId, Bytes>,
+    /// Free memory of GPUs, as reported.
+    gpu_memory: GpuMemory,
+    /// Memory that ended processes had not freed.
+    not_freed: NotFreedProcesses,
+    /// Measurements that have not ended.
+    measurements: Measurements,
     /// Time of the first event.
     start: Option<Timestamp>,
     /// Whether sites are merged.
@@ -127,6 +143,11 @@ impl Ledger {
         self
     }
 
+    /// Declares functions to be wrappers, which are never headlines: see [`crate::headline`].
+    pub fn add_wrappers<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        self.sites.add_wrappers(names);
+    }
+
     /// Merges all sites permanently: each process keeps one per kind. All other values are
     /// unaffected.
     pub fn merge_sites(&mut self) {
@@ -148,19 +169,6 @@ impl Ledger {
         self
     }
 
-    /// Appends all allocation changes since the last call, of all kinds, in the order of events;
-    /// nothing if changes are not logged.
-    ///
-    /// Applied in order to an empty set, the changes yield the live set at any time. Their times
-    /// never go backwards: a call whose event arrives after that of a later call gets the time of
-    /// the later one. Memory that is live when a process ends or executes another program ends as
-    /// [`ProcessExited`](crate::model::change::EndReason::ProcessExited).
-    pub fn drain_changes(&mut self, into: &mut Vec<AllocationChange>) {
-        if let Some(log) = &mut self.change_log {
-            log.drain(into);
-        }
-    }
-
     /// Applies one event.
     ///
     /// Events must be in the order in which they were seen. An [`EventKind::Lost`] covers losses up
@@ -171,11 +179,15 @@ impl Ledger {
             self.start.get_or_insert(event.time);
         }
         self.dispatch(event);
+        if !self.oom_retries.is_empty() {
+            self.check_retries(event);
+        }
         if self.tracks_activity
             && let Some(process) = self.running.get_mut(&event.pid)
         {
             process.activity.get_or_insert_default().record_address(event);
         }
+        self.observe_measurements(event);
         if let Some(log) = &mut self.change_log
             && let Some(process) = self.running.get_mut(&event.pid)
         {
@@ -186,21 +198,21 @@ impl Ledger {
     fn dispatch(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Process(info) => self.announce(event, info),
-            EventKind::Container(container) => {
-                if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.container = Some(Arc::new(Container::clone(container)));
-                }
+            EventKind::Container(container) => self.update(event.pid, |process| {
+                process.container = Some(Arc::new(Container::clone(container)));
+            }),
+            EventKind::Identity(identity) => {
+                self.update(event.pid, |process| process.set_identity(identity));
             }
             EventKind::Exec => self.replace(event),
             EventKind::Exit => {
+                self.before_announcement.remove(&event.pid);
                 if let Some(process) = self.running.remove(&event.pid) {
                     self.end(process, ProcessEnd::Exited, event.time);
                 }
             }
             EventKind::ThreadExit => {
-                if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.end_thread(event.tid);
-                }
+                self.update(event.pid, |process| process.end_thread(event.tid));
             }
             EventKind::ThreadName(name) => self.process(event).name_thread(event.tid, name),
             EventKind::Allocate(allocate) => {
@@ -229,33 +241,36 @@ impl Ledger {
                     self.record_loss(event, &LostDelta { objects, ..LostDelta::default() });
                 }
             }
-            EventKind::Gpus(gpus) => {
-                if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.set_gpus(gpus);
-                }
+            EventKind::Gpus(gpus) => self.update(event.pid, |process| process.set_gpus(gpus)),
+            EventKind::DriverUsage { gpu, bytes, only } => self.update(event.pid, |process| {
+                process.set_driver_usage(event, *gpu, Bytes(*bytes), *only);
+            }),
+            EventKind::GpuFree { gpu, bytes } => {
+                self.gpu_memory.set_free(*gpu, Bytes(*bytes), event.time);
             }
-            EventKind::DriverUsage { gpu, bytes, only } => {
-                if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.set_driver_usage(event, *gpu, Bytes(*bytes), *only);
-                }
-            }
-            EventKind::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
+            EventKind::DeviceHolders(holders) => self.gpu_memory.holders.clone_from(holders),
             EventKind::DriverUsageLost => {
-                self.free.clear();
-                self.running.values_mut().for_each(|process| process.devices.clear_driver_usage());
+                self.gpu_memory.clear();
+                self.running.values_mut().for_each(Process::clear_driver_usage);
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
             EventKind::Activity(activity) => self.process(event).apply_activity(activity),
             EventKind::Object(call) => self.process(event).object(event, *call),
-            EventKind::Tensor(call) => self.process(event).apply(event, call),
+            EventKind::Tensor(call) => {
+                self.process(event).apply(event, call);
+                self.record_framework_oom(event, call);
+            }
             EventKind::Torch(tracking) => {
-                if let Some(process) = self.running.get_mut(&event.pid) {
-                    let first = process.counts.first_failed_allocation;
-                    let late = first.is_some_and(|first| first < event.entry_time);
-                    process.torch.get_or_insert_default().set_tracking(*tracking, late);
-                }
+                self.update(event.pid, |process| process.set_tensor_tracking(event, *tracking));
             }
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
+        }
+    }
+
+    /// Changes a running process, if it is known.
+    fn update(&mut self, pid: Pid, change: impl FnOnce(&mut Process)) {
+        if let Some(process) = self.running.get_mut(&pid) {
+            change(process);
         }
     }
 
@@ -266,6 +281,7 @@ impl Ledger {
         let running = self.running.values_mut().filter(|process| !process.no_calls_since_exec);
         for process in running.chain(&mut ended) {
             process.build_activity_view(at, options.top);
+            process.find_program(&self.sites);
         }
         let shown_sites = self.show_sites(at, options, &ended);
         let verdicts = self.classify_sites(at, options, &ended);
@@ -274,13 +290,19 @@ impl Ledger {
             let oldest = process_view::oldest(process);
             let totals = &process.totals;
             let rank = process_view::rank(options.sort, totals.live.bytes(), totals.count, oldest);
-            (process.ended.is_some(), rank, process.key)
+            (process.ended.is_some(), rank, process.key.pid, Reverse(process.key.start))
         });
         let unattributed = &self.unattributed;
-        let one = |p: &Process| process_view::process(p, at, options, unattributed, &self.sites);
+        let one = |p: &Process| {
+            let view = process_view::process(p, at, options, unattributed, &self.sites);
+            let undecided = verdicts.undecided.get(&p.key).filter(|_| p.ended.is_none());
+            ProcessView { undecided: undecided.copied(), ..view }
+        };
         let processes = shown.into_iter().map(one).collect();
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             at,
+            observed: at - self.start.unwrap_or(at),
+            is_live: true,
             live_bytes: self.live().bytes(),
             live_allocations: self.shown().map(|process| process.totals.count).sum(),
             uncertainty: self.uncertainty(),
@@ -291,10 +313,14 @@ impl Ledger {
             suspects: verdicts.suspects,
             suspects_total: verdicts.suspects_total,
             other_verdicts: verdicts.others,
-            gpus: self.gpus(),
+            gpus: self.gpu_memory.views(at),
+            device_holders: self.gpu_memory.holders.to_vec(),
             ..shown_sites
         };
         self.finish_snapshot(ended);
+        if options.ended_sites {
+            snapshot.not_freed = self.not_freed.views(&self.sites);
+        }
         snapshot
     }
 
@@ -314,10 +340,13 @@ impl Ledger {
             tables.extend(ended_sites.tables());
         }
         let (allocations_total, without_stack) = sites::views::coverage(&tables);
-        let (tensor_sites, tensor_sites_total) =
-            sites::views::list(&tables, SiteListKind::Tensors, at, options, sites);
-        let (sites, sites_total) =
-            sites::views::list(&tables, SiteListKind::Memory, at, options, sites);
+        tables.retain(|(pid, _)| pid.is_none_or(|pid| options.lists.includes(pid)));
+        let list = |list_kind| sites::views::list(&tables, list_kind, at, options, sites);
+        let (tensor_sites, tensor_sites_total) = list(SiteListKind::Tensors);
+        let (sites, sites_total) = match options.lists {
+            ListScope::All => list(SiteListKind::Memory),
+            ListScope::Process(_) | ListScope::None => Default::default(),
+        };
         Snapshot {
             sites,
             sites_total,
@@ -347,32 +376,32 @@ impl Ledger {
         }
         self.ended_verdicts =
             std::mem::take(&mut self.ended_verdicts).ranked(MAX_ENDED_VERDICTS, MAX_ENDED_VERDICTS);
-        let verdicts = self.collect_verdicts(at, options.top_sites, options.ended_sites);
-        verdicts.ranked(MAX_SUSPECTS, options.top_sites)
+        self.collect_verdicts(at, options).ranked(MAX_SUSPECTS, options.top_sites)
     }
 
-    /// Verdicts on running processes, with `others` verdicts of each besides its suspects; with
-    /// `ended`, also those on processes that ended before.
-    fn collect_verdicts(&mut self, at: Timestamp, others: usize, ended: bool) -> SiteVerdicts {
+    /// Verdicts on running processes, with as many of each besides its suspects as sites are listed;
+    /// for the last report, also those on processes that ended before.
+    fn collect_verdicts(&mut self, at: Timestamp, options: &SnapshotOptions) -> SiteVerdicts {
         let mut verdicts = SiteVerdicts::default();
         for process in self.running.values().filter(|process| !process.no_calls_since_exec) {
+            let others = options.sites_of(process.key.pid);
             let mut own = sites::verdicts::of(process, at, others, &self.sites);
-            own.forecast(process, &self.free);
+            own.forecast(process, &self.gpu_memory);
             verdicts.append(own);
         }
-        if ended {
+        if options.ended_sites {
             self.ended_verdicts.refresh_names(&self.sites);
             verdicts.append(self.ended_verdicts.clone());
         }
         verdicts
     }
 
-    /// Returns all verdicts that the last report of a trace selects from: suspects, then the
-    /// others. Must be called after the last snapshot, with the same time.
-    pub fn verdicts(&mut self, at: Timestamp) -> (Vec<SiteVerdict>, Vec<SiteVerdict>) {
-        let verdicts =
-            self.collect_verdicts(at, MAX_VERDICTS_PER_ENDED, true).ranked(usize::MAX, usize::MAX);
-        (verdicts.suspects, verdicts.others)
+    /// Returns all verdicts other than suspects that the last report of a trace selects from. Must be
+    /// called after the last snapshot, with the same time.
+    pub fn other_verdicts(&mut self, at: Timestamp) -> Vec<SiteVerdict> {
+        let (top_sites, ended_sites) = (MAX_VERDICTS_PER_ENDED, true);
+        let options = SnapshotOptions { top_sites, ended_sites, ..SnapshotOptions::DEFAULT };
+        self.collect_verdicts(at, &options).ranked(usize::MAX, usize::MAX).others
     }
 
     /// Anomalies since the last snapshot; in the last report, all that are kept.
@@ -401,15 +430,9 @@ impl Ledger {
             process.anomaly_log.mark_reported();
         }
         for process in ended.into_iter().filter(|_| !self.drops_ended) {
+            self.not_freed.push(&process);
             self.ended_sites.push(process.key.pid, process.sites);
         }
-    }
-
-    fn gpus(&self) -> Vec<GpuView> {
-        let view = |(gpu, free): (&GpuId, &Bytes)| GpuView { gpu: *gpu, free_bytes: *free };
-        let mut gpus: Vec<_> = self.free.iter().map(view).collect();
-        gpus.sort_unstable_by_key(|view| view.gpu);
-        gpus
     }
 
     /// Device memory of all running processes. O(processes).
@@ -449,12 +472,19 @@ impl Ledger {
         let Event { pid, time: at, .. } = *event;
         let observer = self.change_log.is_some();
         let (start, merge_sites) = (self.start.unwrap_or(at), self.merge_sites);
+        let losses = &mut self.before_announcement;
         let process = self.running.entry(pid).or_insert_with(|| {
             let new = Process::unannounced(pid, at).with_sites(SiteTable::new(start, merge_sites));
-            if observer { new.with_change_log() } else { new }
+            let mut new = if observer { new.with_change_log() } else { new };
+            if let Some(lost) = losses.remove(&pid) {
+                new.record_loss(&lost, false, at);
+            }
+            new
         });
         process.no_calls_since_exec = false;
         process.call = (event.entry_time, event.time);
+        process.overhead.record_call(event);
+        process.live_trend.observe(event.time, process.totals.live.bytes().0);
         memory::loss::receive(&mut process.counts.received, &event.kind);
         process
     }
@@ -469,7 +499,10 @@ impl Ledger {
             return;
         }
         let new = Process::new(pid, info, at).with_sites(self.table(at));
-        let new = if self.change_log.is_some() { new.with_change_log() } else { new };
+        let mut new = if self.change_log.is_some() { new.with_change_log() } else { new };
+        if let Some(lost) = self.before_announcement.remove(&pid) {
+            new.record_loss(&lost, false, at);
+        }
         if let Some(old) = self.running.insert(pid, new) {
             self.end(old, ProcessEnd::Exited, at);
         }
@@ -492,81 +525,6 @@ impl Ledger {
                 log.collect(&mut process);
             }
             self.ended.push(process);
-        }
-    }
-
-    /// A node that was dropped because of a limit counts as lost.
-    fn record_node_loss(&mut self, event: &Event, result: Result<(), NodeLimitReached>) {
-        if let Err(NodeLimitReached { bytes }) = result {
-            self.record_loss(
-                event,
-                &LostDelta { other: 1, allocated_bytes: bytes, ..LostDelta::default() },
-            );
-        }
-    }
-
-    /// Records losses. They are attributed to the process with that pid if it runs, or ended since
-    /// the last snapshot (ignoring a possible successor with the same pid of which nothing was
-    /// seen). All other losses may belong to any process.
-    fn record_loss(&mut self, event: &Event, lost: &LostDelta) {
-        let Event { pid, time: at, .. } = *event;
-        // A listed process was not lost, even if it was never announced.
-        let is_listed = self.running.get(&pid).is_some_and(|process| !process.no_calls_since_exec);
-        let processes = if is_listed { 0 } else { lost.processes };
-        let lost = &LostDelta { processes, ..*lost };
-        memory::loss::add(&mut self.lost, lost, at);
-        let owner = match self.running.get_mut(&pid) {
-            Some(process) => Some(process),
-            // The end of an unknown process is not that of a process that ended before.
-            None if lost.processes > 0 => None,
-            None => self.ended.latest(|process| process.key.pid == pid),
-        };
-        if let Some(process) = owner.filter(|_| pid != UNATTRIBUTED_PID) {
-            process.record_loss(lost, false, at);
-            return;
-        }
-        memory::loss::add(&mut self.unattributed, lost, at);
-        for process in self.running.values_mut() {
-            process.record_loss(lost, true, at);
-        }
-    }
-
-    /// Bounds over all running processes; [`memory::loss`] explains why they contain the true value.
-    fn uncertainty(&self) -> Uncertainty {
-        let mut ended = ByteSum::default();
-        let mut ended_by_anyone = ByteSum::default();
-        let mut mapped_only = ByteSum::default();
-        let mut ends = 0;
-        let mut unlisted = ByteSum::from(self.unattributed.allocated_bytes);
-        for process in self.running.values() {
-            let losses = &process.losses;
-            unlisted = unlisted.plus(process.unlisted_bytes());
-            ended = ended.plus(losses.ended_with_context());
-            ended = ended.plus(process.context_ends.doubtful_bytes());
-            ended = ended
-                .plus(process_view::possibly_freed(process, &[&losses.own, &losses.ambiguous]));
-            let LostTotals { allocations, frees, .. } = losses.shared;
-            if process.possible_lost_frees(allocations, frees) > 0 {
-                ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
-                mapped_only = mapped_only.plus(process.physical.mapped_only());
-                let LostTotals { allocations, frees, .. } = self.unattributed;
-                ends = ends.max(process.possible_lost_frees(allocations, frees));
-            }
-        }
-        if ended_by_anyone > ByteSum::default() {
-            let walks = || self.shown().flat_map(process_view::walks).collect();
-            let bound = memory::loss::ended_by(ends, mapped_only, walks);
-            ended = ended.plus(ended_by_anyone.min(bound));
-        }
-        Uncertainty {
-            lost: self.lost,
-            live_min: self.live().minus(ended).bytes(),
-            live_max: self.live().plus(unlisted).bytes(),
-            implied_frees: self.shown().map(|process| process.pending_frees.count).sum(),
-            before_trace: self.shown().any(|process| process.before_trace),
-            capture_ended: None,
-            unknown_context: self.shown().map(|process| process.context_ends.doubtful()).sum(),
-            ambiguous_calls: self.shown().map(|process| process.graphs.ambiguous_calls()).sum(),
         }
     }
 }

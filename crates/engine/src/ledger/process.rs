@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::leak::UsageTrend;
 use crate::model::activity;
 use crate::model::change::EndReason;
 use crate::model::container::Container;
@@ -15,6 +16,8 @@ use crate::model::ids::{
     AddressType, AllocationKey, DeviceId, FunctionId, PhysicalHandleId, Pid, ProcessKey, Tid,
 };
 use crate::model::memory_kind::MemoryKind;
+use crate::model::program::ProcessIdentity;
+use crate::model::stack::SiteName;
 use crate::model::units::Timestamp;
 use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
 
@@ -23,8 +26,9 @@ use super::change_log::ProcessChangeLog;
 use super::driver::context::Contexts;
 use super::driver::context_ends::ContextEnds;
 use super::driver::device::Devices;
-use super::driver::graph::{Graphs, NodeLimitReached};
+use super::driver::graph::{Graphs, NodeLimitReached, is_of_graph};
 use super::driver::objects::ObjectTable;
+use super::driver::overhead::Overhead;
 use super::driver::physical::PhysicalMemory;
 use super::driver::pool::Pools;
 use super::memory::allocation::{AllocationEntry, Allocations, NIL, NewAllocation, Slot};
@@ -63,6 +67,7 @@ pub(super) struct Process {
     pub(super) name: Box<str>,
     /// Number of name changes.
     rename_count: u8,
+    pub(super) identity: ProcessIdentity,
     pub(super) container: Option<Arc<Container>>,
     pub(super) before_trace: bool,
     /// Whether it has not called the driver since its exec, so that it is not shown.
@@ -102,12 +107,20 @@ pub(super) struct Process {
     start: Timestamp,
     /// CUDA objects.
     pub(super) objects: ObjectTable,
+    /// Driver-reported memory beyond traced allocations.
+    pub(super) overhead: Overhead,
     /// Sites of its memory and objects.
     pub(super) sites: SiteTable,
     /// Blocks of PyTorch's cache.
     pub(super) torch: Option<Box<TorchCache>>,
+    /// Python references that keep the memory of sites alive.
+    pub(super) kept_by: HashMap<SiteName, Arc<str>>,
     /// Anomalies.
     pub(super) anomaly_log: Box<AnomalyLog>,
+    /// Live device memory over the last minutes.
+    pub(super) live_trend: UsageTrend,
+    /// Driver-reported usage over the last minutes.
+    driver_trend: UsageTrend,
 }
 
 impl Process {
@@ -123,6 +136,7 @@ impl Process {
             uid: Some(info.uid),
             name: info.name.clone(),
             rename_count: 0,
+            identity: ProcessIdentity::default(),
             container: None,
             before_trace: info.before_trace,
             no_calls_since_exec: false,
@@ -151,9 +165,13 @@ impl Process {
             activity_view: None,
             start: at,
             objects: ObjectTable::default(),
+            overhead: Overhead::default(),
             sites: SiteTable::starting_at(at),
             torch: None,
+            kept_by: HashMap::new(),
             anomaly_log: Box::default(),
+            live_trend: UsageTrend::default(),
+            driver_trend: UsageTrend::default(),
         }
     }
 
@@ -164,7 +182,7 @@ impl Process {
     }
 
     /// Creates the state after an exec: no memory, and all calls from now on are seen. The
-    /// container stays the same.
+    /// container stays the same, and the user until it is announced again.
     pub(super) fn after_exec(&self, at: Timestamp) -> Self {
         let info = ProcessInfo {
             start: self.key.start,
@@ -173,8 +191,10 @@ impl Process {
             before_trace: false,
         };
         let container = self.container.clone();
+        let identity = ProcessIdentity { program: None, ..self.identity.clone() };
         Self {
             uid: self.uid,
+            identity,
             container,
             no_calls_since_exec: true,
             ..Self::new(self.key.pid, &info, at)
@@ -200,10 +220,46 @@ impl Process {
         }
     }
 
+    /// Records the driver-reported usage on all GPUs.
+    pub(super) fn record_driver_usage(&mut self, at: Timestamp) {
+        if let Some(bytes) = self.devices.driver_bytes() {
+            self.driver_trend.observe(at, bytes);
+        }
+    }
+
+    /// Forgets the driver-reported usage.
+    pub(super) fn clear_driver_usage(&mut self) {
+        self.devices.clear_driver_usage();
+        self.overhead.clear();
+        self.driver_trend = UsageTrend::default();
+    }
+
+    /// Growth per hour, as the driver reports it or else of the traced memory; `None` for a process
+    /// that ended.
+    pub(super) fn growth_per_hour(&self, at: Timestamp) -> Option<i64> {
+        if self.ended.is_some() {
+            return None;
+        }
+        match self.devices.driver_bytes() {
+            Some(bytes) => self.driver_trend.growth_per_hour(at, bytes),
+            None => self.live_trend.growth_per_hour(at, self.totals.live.bytes().0),
+        }
+    }
+
     /// Applies launches, copies and kernel names.
     pub(super) fn apply_activity(&mut self, activity: &activity::GpuActivity) {
-        let complete = !self.before_trace && self.losses.own.allocations == 0;
+        let complete = self.has_all_allocations();
         self.activity.get_or_insert_default().apply(activity, complete);
+    }
+
+    /// Number of calls whose effect is ambiguous.
+    pub(super) const fn ambiguous_calls(&self) -> u64 {
+        self.graphs.ambiguous_calls().saturating_add(self.pending_frees.racing)
+    }
+
+    /// Whether all its allocations were seen.
+    const fn has_all_allocations(&self) -> bool {
+        !self.before_trace && self.losses.own.allocations == 0
     }
 
     /// Prepares the activity view for a snapshot.
@@ -263,6 +319,9 @@ impl Process {
         self.unowned |= new.device.is_none() && context == NIL;
         if kind != MemoryKind::Imported || !self.open_again(event, allocate) {
             self.insert_allocation(event, &new);
+            if self.pending_frees.match_early(key, event.entry_time) {
+                self.losses.doubt_free(event.time, self.totals.live);
+            }
         }
         Ok(())
     }
@@ -280,7 +339,7 @@ impl Process {
         self.pools.add(&entry);
         let live = self.totals.live.bytes();
         self.totals.add(&entry, self.call);
-        let site = self.sites.add(&entry, event.tid);
+        let site = self.sites.add(&entry, event.tid, self.graphs.capturing());
         self.anomaly_log.observe(&entry, event.tid, site, live);
         self.losses.begin(&entry);
         self.context_ends.begin(&entry);
@@ -346,15 +405,37 @@ impl Process {
         // A call entered before the live allocation existed refers to an older one.
         let own = live.filter(|&slot| event.entry_time >= self.allocations.slab[slot].returned_at);
         if let Some(slot) = own {
-            self.counts.frees += 1;
-            let kind = self.allocations.slab[slot].kind;
-            let fits = by.is_none_or(|by| by.fits(kind));
-            self.api_misuse.mismatched_frees += u64::from(!fits);
-            if kind != MemoryKind::Imported || !self.close_one(slot) {
-                self.remove_allocation(slot, EndReason::Freed);
-            }
+            self.free_slot(slot, by);
         } else if !self.match_pending_free(key) {
             self.counts.unknown_frees += 1;
+            // Memory that was released since the call began could be what it freed.
+            if self.has_all_allocations() && self.pending_frees.released_at < event.entry_time {
+                self.doubt_racing_free(event, key, live);
+            }
+        }
+    }
+
+    /// Handles a free of unknown memory although all allocations were seen: it may be of memory whose
+    /// allocating call overlaps with it, if a thread frees a dangling pointer.
+    fn doubt_racing_free(&mut self, event: &Event, key: AllocationKey, live: Option<Slot>) {
+        match live.map(|slot| &self.allocations.slab[slot]) {
+            None => self.pending_frees.add_early(key, event.time),
+            // The older memory ended with a launch.
+            Some(entry) if is_of_graph(entry) => {}
+            Some(_) => {
+                self.pending_frees.racing += 1;
+                self.losses.doubt_free(event.time, self.totals.live);
+            }
+        }
+    }
+
+    fn free_slot(&mut self, slot: Slot, by: Option<FreeFunction>) {
+        self.counts.frees += 1;
+        let kind = self.allocations.slab[slot].kind;
+        let fits = by.is_none_or(|by| by.fits(kind));
+        self.api_misuse.mismatched_frees += u64::from(!fits);
+        if kind != MemoryKind::Imported || !self.close_one(slot) {
+            self.remove_allocation(slot, EndReason::Freed);
         }
     }
 

@@ -15,6 +15,7 @@ use super::memory::size_index::SizeIter;
 use super::memory::thread::Thread;
 use super::memory::totals::ByteSum;
 use super::process::Process;
+use super::sites::libraries;
 use super::sites::views;
 use super::sites::views::SiteListKind;
 
@@ -26,14 +27,21 @@ pub(super) fn process(
     unattributed: &LostTotals,
     registry: &SiteRegistry,
 ) -> ProcessView {
-    let (sites, sites_total) =
-        views::list(&[(None, &process.sites)], SiteListKind::Memory, at, options, registry);
+    let is_listed = options.lists.includes(process.key.pid);
+    let options = &SnapshotOptions { top: if is_listed { options.top } else { 0 }, ..*options };
+    let tables = [(None, &process.sites)];
+    let (sites, sites_total) = if is_listed {
+        views::list(&tables, SiteListKind::Memory, at, options, registry)
+    } else {
+        Default::default()
+    };
     // Ages in an ended process are those at its end.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
         key: process.key,
         uid: process.uid,
         name: process.name.clone(),
+        identity: process.identity.clone(),
         container: process.container.clone(),
         ended: process.ended.map(|(end, _)| end),
         before_trace: process.before_trace,
@@ -60,6 +68,10 @@ pub(super) fn process(
         torch: process.torch.as_deref().map(|torch| torch.view(process)),
         sites,
         sites_total,
+        libraries: if is_listed { libraries::list(&process.sites, registry) } else { Vec::new() },
+        overhead: process.overhead_view(registry),
+        growth_per_hour: process.growth_per_hour(at),
+        undecided: None,
         uncertainty: uncertainty(process, unattributed),
     }
 }
@@ -98,7 +110,7 @@ pub(super) fn possibly_freed(process: &Process, lost: &[&LostTotals]) -> ByteSum
     bound.min(loss::ended_by(ends, mapped_only, || walks(process).collect()))
 }
 
-fn uncertainty(process: &Process, unattributed: &LostTotals) -> Uncertainty {
+pub(super) fn uncertainty(process: &Process, unattributed: &LostTotals) -> Uncertainty {
     let losses = &process.losses;
     let freed = possibly_freed(process, &[&losses.own, &losses.shared, &losses.ambiguous]);
     let ended = losses.ended_with_context().plus(freed).plus(process.context_ends.doubtful_bytes());
@@ -111,7 +123,7 @@ fn uncertainty(process: &Process, unattributed: &LostTotals) -> Uncertainty {
         before_trace: process.before_trace,
         capture_ended: None,
         unknown_context: process.context_ends.doubtful(),
-        ambiguous_calls: process.graphs.ambiguous_calls(),
+        ambiguous_calls: process.ambiguous_calls(),
     }
 }
 

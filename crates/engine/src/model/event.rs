@@ -4,11 +4,13 @@
 use crate::model::activity::GpuActivity;
 use crate::model::container::Container;
 use crate::model::cuda_object::ObjectCall;
+use crate::model::device_holder::DeviceHolder;
 use crate::model::ids::{
     AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, PhysicalHandleId,
     Pid, PoolId, SiteId, StreamId, Tid,
 };
 use crate::model::memory_kind::MemoryKind;
+use crate::model::program::ProcessIdentity;
 use crate::model::stack::Frame;
 use crate::model::tensor::{TensorEvent, TensorTracking};
 use crate::model::units::Timestamp;
@@ -38,6 +40,8 @@ pub enum EventKind {
     /// Container of the process; sent right after the process is announced, and again when more is
     /// known.
     Container(Box<Container>),
+    /// Program and user of the process; sent right after the process is announced.
+    Identity(Box<ProcessIdentity>),
     /// Name of a thread; sent with its first call and on changes.
     ThreadName(Box<str>),
     /// The process executed another program: all its memory is released.
@@ -80,6 +84,9 @@ pub enum EventKind {
         /// Free memory.
         bytes: u64,
     },
+    /// Processes that have a GPU open and that the driver does not list; replaces the last list. The
+    /// pid is unused. Not recorded: it is about the host, not about the traced processes.
+    DeviceHolders(Box<[DeviceHolder]>),
     /// Driver-reported usage of processes and GPUs is no longer known; the pid is unused.
     DriverUsageLost,
     /// The kernel could not deliver some records.
@@ -496,4 +503,24 @@ pub struct LostDelta {
     /// Processes that ended without having been announced. Nothing is known about them except calls
     /// that were delivered.
     pub processes: u64,
+}
+
+impl LostDelta {
+    /// Combines the counts with those of another one by one.
+    #[must_use]
+    pub fn combined(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
+        Self {
+            allocations: with(self.allocations, other.allocations),
+            allocated_bytes: with(self.allocated_bytes, other.allocated_bytes),
+            frees: with(self.frees, other.frees),
+            failures: with(self.failures, other.failures),
+            other: with(self.other, other.other),
+            launches: with(self.launches, other.launches),
+            copies: with(self.copies, other.copies),
+            stacks: with(self.stacks, other.stacks),
+            objects: with(self.objects, other.objects),
+            tensors: with(self.tensors, other.tensors),
+            processes: with(self.processes, other.processes),
+        }
+    }
 }

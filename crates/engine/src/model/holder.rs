@@ -1,10 +1,8 @@
 //! Memory that processes hold on a device at one time, by allocation site. Created by
 //! [`crate::ledger::Ledger::holders`].
 
-use std::sync::Arc;
-
 use crate::model::ids::{DeviceId, GpuId, ProcessKey, SiteId};
-use crate::model::stack::{Frame, SiteName};
+use crate::model::stack::{CallStack, SiteName};
 use crate::model::units::Bytes;
 
 /// Selects memory by device.
@@ -45,7 +43,7 @@ pub struct HolderSite {
     /// Name of the site.
     pub name: SiteName,
     /// Frames, innermost first, if requested and known.
-    pub frames: Arc<[Frame]>,
+    pub frames: CallStack,
     /// Live device memory.
     pub live_bytes: Bytes,
     /// Number of live allocations.

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A process id in the host's root namespace. The kernel reuses pids, so a pid alone does not
 /// identify a process: see [`ProcessKey`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Pid(pub u32);
 
 /// A thread id.
@@ -13,7 +13,7 @@ pub struct Tid(pub u32);
 
 /// Identifies a process: pid and start time (nanoseconds since boot). An exec keeps both, so the
 /// ledger adds its own generation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct ProcessKey {
     /// Process id.
     pub pid: Pid,
@@ -65,6 +65,11 @@ pub struct KernelId(pub u64);
 /// Index into the hook table: identifies a driver function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FunctionId(pub u16);
+
+impl FunctionId {
+    /// Not a driver function: PyTorch's caching allocator.
+    pub const FRAMEWORK: Self = Self(u16::MAX);
+}
 
 /// Type of an allocation's address or handle. A device pointer, a VMM handle and an array handle
 /// may have the same value and still be different allocations.

@@ -1,10 +1,12 @@
 //! Interned call stacks: a *site* is the stack that an allocation came from.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::headline::{Headline, StackStatistics, UNKNOWN_LIBRARY, headline, library};
 use crate::model::ids::SiteId;
 
 /// One frame of a call stack. All strings are untrusted.
@@ -124,6 +126,65 @@ pub struct StackTable {
     frame_ids: HashMap<Frame, FrameId>,
     stacks: Vec<Box<[FrameId]>>,
     stack_ids: HashMap<Box<[FrameId]>, SiteId>,
+    /// Library of each stack, if it is known.
+    libraries: Vec<Option<Arc<str>>>,
+    statistics: StackStatistics,
+}
+
+/// Frames of a site, innermost first, with their headline.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CallStack {
+    frames: Arc<[Frame]>,
+    headline: Headline,
+}
+
+impl CallStack {
+    /// The frame that a reader has to look at, and what lies between it and the driver.
+    #[must_use]
+    pub const fn headline(&self) -> &Headline {
+        &self.headline
+    }
+
+    /// The responsible frame; `None` for an empty stack.
+    #[must_use]
+    pub fn responsible(&self) -> Option<&Frame> {
+        self.headline.frame.and_then(|index| self.get(index))
+    }
+
+    /// Frames that are not folded, from the responsible one outwards.
+    pub fn program_frames(&self) -> impl Iterator<Item = &Frame> {
+        let from = self.headline.frame.unwrap_or(0);
+        let frames = self.iter().zip(&self.headline.folded).skip(from);
+        frames.filter(|(_, folded)| !**folded).map(|(frame, _)| frame)
+    }
+
+    /// Changes the frames, and keeps the headline.
+    #[must_use]
+    pub fn map(&self, change: impl FnMut(&Frame) -> Frame) -> Self {
+        Self { frames: self.iter().map(change).collect(), headline: self.headline.clone() }
+    }
+}
+
+impl Deref for CallStack {
+    type Target = [Frame];
+
+    fn deref(&self) -> &[Frame] {
+        &self.frames
+    }
+}
+
+/// A stack on its own: its headline does not take other sites into account.
+impl From<Arc<[Frame]>> for CallStack {
+    fn from(frames: Arc<[Frame]>) -> Self {
+        let headline = StackTable::default().call_stack_of(&frames).headline;
+        Self { frames, headline }
+    }
+}
+
+impl<const N: usize> From<[Frame; N]> for CallStack {
+    fn from(frames: [Frame; N]) -> Self {
+        Self::from(Arc::<[Frame]>::from(frames))
+    }
 }
 
 impl StackTable {
@@ -133,6 +194,7 @@ impl StackTable {
             return id;
         }
         let id = FrameId(u32::try_from(self.frames.len()).unwrap_or(u32::MAX));
+        self.statistics.add_frame(&frame);
         self.frames.push(frame.clone());
         self.frame_ids.insert(frame, id);
         id
@@ -146,7 +208,37 @@ impl StackTable {
         let id = SiteId(u32::try_from(self.stacks.len()).unwrap_or(u32::MAX));
         self.stacks.push(frames.into());
         self.stack_ids.insert(frames.into(), id);
+        let Self { frames: known, statistics, libraries, .. } = self;
+        let stack = with_ids(known, frames);
+        statistics.add_stack(&stack);
+        libraries.push(library(&stack, statistics));
         id
+    }
+
+    /// Declares functions to be wrappers, which are never headlines: see [`crate::headline`].
+    pub fn add_wrappers<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        self.statistics.add_wrappers(names);
+    }
+
+    /// Headline of a site, given all stacks so far; the default for an unknown site.
+    #[must_use]
+    pub fn headline(&self, site: SiteId) -> Headline {
+        headline(&with_ids(&self.frames, self.ids(site)), &self.statistics)
+    }
+
+    /// Library that owns what a site allocates: the first one outside the driver and the CUDA
+    /// runtime; [`UNKNOWN_LIBRARY`] for an unknown site.
+    #[must_use]
+    pub fn library(&self, site: SiteId) -> Arc<str> {
+        let known = self.libraries.get(site.0 as usize).cloned().flatten();
+        known.unwrap_or_else(|| UNKNOWN_LIBRARY.into())
+    }
+
+    /// Frames and headline of a site; none for an unknown site.
+    #[must_use]
+    pub fn call_stack(&self, site: SiteId) -> CallStack {
+        let frames = self.frames(site).cloned().collect();
+        CallStack { frames, headline: self.headline(site) }
     }
 
     /// Frames of a site, innermost first; none for an unknown site.
@@ -167,6 +259,24 @@ impl StackTable {
         self.frames.get(id.0 as usize)
     }
 
+    /// Id of the stack with these frames; `None` if it is not in this table.
+    #[must_use]
+    pub fn find(&self, frames: &[Frame]) -> Option<SiteId> {
+        let ids: Option<Vec<_>> =
+            frames.iter().map(|frame| self.frame_ids.get(frame).copied()).collect();
+        self.stack_ids.get(&ids?[..]).copied()
+    }
+
+    /// Headline of these frames in this table; adds them if they are new.
+    pub fn call_stack_of(&mut self, frames: &[Frame]) -> CallStack {
+        if frames.is_empty() {
+            return CallStack::default();
+        }
+        let ids: Vec<_> = frames.iter().map(|frame| self.frame(frame.clone())).collect();
+        let site = self.site(&ids);
+        self.call_stack(site)
+    }
+
     /// Number of stacks.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -178,6 +288,10 @@ impl StackTable {
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
+}
+
+fn with_ids<'a>(frames: &'a [Frame], ids: &[FrameId]) -> Vec<(FrameId, &'a Frame)> {
+    ids.iter().filter_map(|id| Some((*id, frames.get(id.0 as usize)?))).collect()
 }
 
 /// Name of a site in all outputs.
@@ -291,16 +405,27 @@ impl SiteRegistry {
         resolved.map_or(SiteName::Pending(site), |resolved| SiteName::Resolved(resolved.name))
     }
 
+    /// Library that owns what a site allocates: see [`StackTable::library`].
+    #[must_use]
+    pub fn library(&self, site: SiteId) -> Arc<str> {
+        let stack = self.resolved.get(&site).map(|resolved| resolved.stack);
+        stack.map_or_else(|| UNKNOWN_LIBRARY.into(), |stack| self.stacks.library(stack))
+    }
+
+    /// Declares functions to be wrappers: see [`StackTable::add_wrappers`].
+    pub fn add_wrappers<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        self.stacks.add_wrappers(names);
+    }
+
     /// Frames, innermost first; `None` while the site is not resolved.
     #[must_use]
-    pub fn frames(&self, site: SiteId) -> Option<Arc<[Frame]>> {
-        let resolved = self.resolved.get(&site);
-        resolved.map(|resolved| self.stacks.frames(resolved.stack).cloned().collect())
+    pub fn frames(&self, site: SiteId) -> Option<CallStack> {
+        self.resolved.get(&site).map(|resolved| self.stacks.call_stack(resolved.stack))
     }
 
     /// Frames of the site with this name, innermost first; none if it is not resolved.
     #[must_use]
-    pub fn frames_of(&self, name: SiteName) -> Arc<[Frame]> {
+    pub fn frames_of(&self, name: SiteName) -> CallStack {
         let first = match name {
             SiteName::Resolved(name) => self.first.get(&name).copied(),
             _ => None,

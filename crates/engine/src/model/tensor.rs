@@ -77,12 +77,20 @@ pub enum TensorsUnavailable {
     AttachFailed,
     /// The cache is not used: each tensor is a stream-ordered allocation of the driver.
     AsyncBackend,
+    /// The memory of the process does not grow.
+    NotGrowing,
 }
 
 impl TensorsUnavailable {
     /// All reasons.
-    pub const ALL: [Self; 5] =
-        [Self::NoLibrary, Self::NoSymbol, Self::Unreadable, Self::AttachFailed, Self::AsyncBackend];
+    pub const ALL: [Self; 6] = [
+        Self::NoLibrary,
+        Self::NoSymbol,
+        Self::Unreadable,
+        Self::AttachFailed,
+        Self::AsyncBackend,
+        Self::NotGrowing,
+    ];
 
     /// Name in JSON and files.
     #[must_use]
@@ -93,6 +101,7 @@ impl TensorsUnavailable {
             Self::Unreadable => "unreadable",
             Self::AttachFailed => "attach_failed",
             Self::AsyncBackend => "async_backend",
+            Self::NotGrowing => "not_growing",
         }
     }
 
@@ -111,6 +120,9 @@ impl TensorsUnavailable {
             Self::AttachFailed => "cannot attach a probe to libc10.so",
             Self::AsyncBackend => {
                 "PyTorch uses cudaMallocAsync: tensors are listed as stream-ordered allocations"
+            }
+            Self::NotGrowing => {
+                "they are tracked while the memory of the process grows; --torch tracks them always"
             }
         }
     }

@@ -56,6 +56,61 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A sum of sizes. Wide enough for any number of sizes of any value, so that sizes from a malicious
+/// program cannot make additions and subtractions disagree; printed as at most `u64::MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct ByteSum(u128);
+
+impl ByteSum {
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.0 += u128::from(bytes);
+    }
+
+    pub(crate) fn subtract(&mut self, bytes: u64) {
+        self.0 = self.0.saturating_sub(u128::from(bytes));
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or 0 if `other` is larger.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// Signed difference, clamped to `i64`.
+    pub(crate) fn signed_difference(self, other: Self) -> i64 {
+        let clamp = |bytes: u128| i64::try_from(bytes).unwrap_or(i64::MAX);
+        if self >= other { clamp(self.0 - other.0) } else { -clamp(other.0 - self.0) }
+    }
+
+    /// `count` times `bytes`.
+    pub(crate) fn product(count: u64, bytes: u64) -> Self {
+        Self(u128::from(count) * u128::from(bytes))
+    }
+
+    /// `count` times this.
+    pub(crate) fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(u128::from(count)))
+    }
+
+    /// The sum divided by a count.
+    pub(crate) fn mean(self, count: u64) -> u64 {
+        u64::try_from(self.0 / u128::from(count.max(1))).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn bytes(self) -> Bytes {
+        Bytes(u64::try_from(self.0).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<u64> for ByteSum {
+    fn from(bytes: u64) -> Self {
+        Self(u128::from(bytes))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,7 +54,7 @@ pub(super) fn sentence(
     let holder = if largest.pid == oom.pid {
         "the same process".to_owned()
     } else {
-        let name = process(oom, largest.pid).map_or("", |process| &*process.name);
+        let name = process(oom, largest.pid).map_or("", ProcessView::program);
         format!("process {} ({name})", largest.pid)
     };
     let amount = largest.describe();

@@ -78,6 +78,8 @@ pub enum GpuSharingHint {
     Mps,
     /// The process has loaded a library that intercepts driver calls and limits memory.
     SharingLibrary,
+    /// PyTorch's allocator gave up although the driver rejected nothing.
+    MemoryFraction,
 }
 
 impl GpuSharingHint {
@@ -87,6 +89,7 @@ impl GpuSharingHint {
         match self {
             Self::Mps => "mps_server",
             Self::SharingLibrary => "gpu_sharing_library",
+            Self::MemoryFraction => "torch_memory_fraction",
         }
     }
 
@@ -98,6 +101,10 @@ impl GpuSharingHint {
                 "an MPS server is running (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT can limit its clients)"
             }
             Self::SharingLibrary => "the process has loaded a GPU sharing library (libvgpu.so)",
+            Self::MemoryFraction => {
+                "PyTorch gave up and the driver rejected nothing \
+                 (torch.cuda.set_per_process_memory_fraction)"
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use engine::analysis::largest::{AllocationSpan, LargestAnalysis};
 use engine::analysis::{Amount, MemoryScope};
 use engine::model::change::{AllocationChange, ChangeKind};
 use engine::model::ids::SiteId;
+use engine::model::stack::{Frame, StackTable};
 use engine::model::units::Timestamp;
 use proptest::prelude::*;
 
@@ -21,7 +22,24 @@ fn band(by: GroupBy, change: &AllocationChange) -> Band {
         GroupBy::Site => Band::Site(change.site),
         GroupBy::Process => Band::Process(change.pid),
         GroupBy::Device => Band::Device(change.device),
+        GroupBy::Library => panic!("a library is a sum of sites"),
     }
+}
+
+/// Groupings whose bands are known from a change alone.
+const GROUPINGS: [GroupBy; 4] = [GroupBy::Kind, GroupBy::Site, GroupBy::Process, GroupBy::Device];
+
+/// Sites of two libraries.
+fn stacks() -> StackTable {
+    let mut stacks = StackTable::default();
+    for number in 0..64 {
+        let module = if number % 3 == 0 { "/lib/libnccl.so.2" } else { "/srv/app" };
+        let function = format!("step{number}").into();
+        let frame = Frame { function, module: Some(module.into()), ..Frame::default() };
+        let id = stacks.frame(frame);
+        stacks.site(&[id]);
+    }
+    stacks
 }
 
 fn first_pass(changes: &[AllocationChange]) -> BandScanResult {
@@ -38,7 +56,7 @@ fn fill(
     points: usize,
     limit: usize,
 ) -> Filled {
-    let groupings = GroupBy::ALL.map(|by| (by, limit));
+    let groupings = GROUPINGS.map(|by| (by, limit));
     let mut bands = BandSampler::new(scan, scan.sample_points(points), &groupings);
     changes.iter().for_each(|change| bands.observe(change));
     assert!(bands.is_complete());
@@ -116,7 +134,7 @@ proptest! {
     fn band_totals_match_naive(changes in changes(150)) {
         let scan = first_pass(&changes);
         let never_freed = naive::never_freed(&changes);
-        for by in GroupBy::ALL {
+        for by in GROUPINGS {
             let series = fill(&scan, &changes, changes.len(), 100).0.swap_remove(by as usize);
             let peaks = expected_rows(&series, &changes);
             for (index, total) in scan.totals(by).iter().enumerate() {
@@ -129,12 +147,35 @@ proptest! {
                         Band::Site(site) => key.site == site,
                         Band::Process(pid) => key.pid == pid,
                         Band::Device(device) => key.device == device,
-                        Band::Rest(_) => false,
+                        Band::Library(_) | Band::Rest(_) => false,
                     }
                 });
                 let expected = here.fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount));
                 prop_assert_eq!(total.live.plus(total.exited), expected);
             }
+        }
+    }
+
+    #[test]
+    fn libraries_are_sums_of_their_sites(changes in changes(150)) {
+        let (mut scan, stacks) = (first_pass(&changes), stacks());
+        scan.add_libraries(&stacks);
+        let groupings = [(GroupBy::Site, 1000), (GroupBy::Library, 1000)];
+        let mut bands = BandSampler::new(&scan, scan.sample_points(1000), &groupings);
+        changes.iter().for_each(|change| bands.observe(change));
+        let (series, _) = bands.finish();
+        let named = |series: &BandSeries, row: &Row| {
+            let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+            for (band, bytes) in series.bands.iter().zip(&row.1) {
+                let (Band::Site(site) | Band::Library(site)) = band else { continue };
+                let name = site.map_or("unknown".into(), |site| stacks.library(site));
+                *sums.entry(name.to_string()).or_default() += bytes;
+            }
+            sums
+        };
+        prop_assert!(series[1].bands.len() <= 3, "{:?}", series[1].bands);
+        for (sites, libraries) in rows(&series[0]).iter().zip(&rows(&series[1])) {
+            prop_assert_eq!(named(&series[0], sites), named(&series[1], libraries));
         }
     }
 

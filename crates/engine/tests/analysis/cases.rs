@@ -1,16 +1,19 @@
 //! Small files, one analysis each.
 
+use std::collections::BTreeMap;
+
 use engine::analysis::diff::{Diff, DiffInput, Trend};
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::PeakAnalysis;
-use engine::analysis::suspects::{SuspectAnalysis, SuspectReport};
+use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::analysis::{Amount, MemoryScope};
 use engine::model::change::{AllocationChange, EndReason};
-use engine::model::ids::Pid;
+use engine::model::ids::{Pid, SiteId};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, StackTable};
+use engine::model::stack::{Frame, SiteName, StackTable};
 use engine::model::units::{Nanos, Timestamp};
+use engine::snapshot::Snapshot;
 use engine::verdict::{AnomalyKind, Verdict};
 
 use super::feed::{alloc, ended};
@@ -26,7 +29,7 @@ fn static_memory_counts_as_device_memory_and_is_listed_last() {
     let leaked = alloc(2, 1, 4, 50, 1);
     let found = LeakReport::of(&groups(&[static_one, managed, pinned, pool, leaked]));
     assert_eq!(found.leaked, Amount { bytes: 150, allocations: 2 });
-    assert_eq!(found.avoidable(), Amount { bytes: 50, allocations: 1 });
+    assert_eq!(found.statics, Amount { bytes: 100, allocations: 1 });
     // Static memory is larger, but is listed last.
     assert_eq!(found.sites[0].key.kind, MemoryKind::Device);
     assert_eq!(found.managed[0].amount.bytes, 30);
@@ -89,24 +92,28 @@ fn program(steps: u64, leaked: impl Fn(u64) -> u64) -> SuspectAnalysis {
     suspects
 }
 
-fn found(suspects: SuspectAnalysis) -> SuspectReport {
-    suspects.finish()
+fn found(suspects: SuspectAnalysis) -> Snapshot {
+    suspects.finish(&StackTable::default(), &BTreeMap::new())
+}
+
+/// The site of a verdict: this file has no stacks.
+const fn site(number: u32) -> SiteName {
+    SiteName::Pending(SiteId(number))
 }
 
 #[test]
 fn steadily_growing_site_is_a_suspect() {
     let found = found(program(1000, |_| 10));
     let [suspect] = &found.suspects[..] else { panic!("{found:?}") };
-    assert_eq!(suspect.key.site.unwrap().0, 1);
-    assert_eq!(suspect.live, Amount { bytes: 10_000, allocations: 1000 });
     let evidence = &suspect.evidence;
+    assert_eq!((suspect.site, evidence.live, evidence.live_count), (site(1), 10_000, 1000));
     assert_eq!(evidence.growing_steps, evidence.steps);
     assert_eq!((evidence.created, evidence.freed, evidence.mean_life), (1000, 0, None));
     // 10 bytes per second, averaged over half the file.
     assert!((35_000..37_000).contains(&evidence.growth_per_hour), "{}", evidence.growth_per_hour);
     assert_eq!(evidence.mean_age, Nanos(500_000_000_000 - 1));
-    let [other] = &found.others[..] else { panic!("{found:?}") };
-    assert_eq!((other.key.site.unwrap().0, other.verdict), (0, Verdict::Periodic));
+    let [other] = &found.other_verdicts[..] else { panic!("{found:?}") };
+    assert_eq!((other.site, other.verdict), (site(0), Verdict::Periodic));
 }
 
 #[test]
@@ -114,7 +121,7 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let verdicts = |suspects: SuspectAnalysis| -> Vec<_> {
         let found = found(suspects);
         assert_eq!(found.suspects, []);
-        let others = found.others.iter().filter(|one| one.key.site.unwrap().0 == 1);
+        let others = found.other_verdicts.iter().filter(|one| one.site == site(1));
         others.map(|one| one.verdict).collect()
     };
     let plateau = program(1000, |step| if step < 300 { 10 } else { 0 });
@@ -137,7 +144,7 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
 
 #[test]
 fn short_file_has_no_verdict() {
-    assert!(!found(SuspectAnalysis::new(MemoryScope::Device)).has_enough_data());
+    assert_eq!(found(SuspectAnalysis::new(MemoryScope::Device)), Snapshot::default());
     assert_eq!(found(program(3, |_| 10)).suspects, []);
 }
 
@@ -154,8 +161,8 @@ fn exited_process_is_classified_up_to_its_exit() {
     suspects.observe(&alloc(2 * last.0, 2, 1, 10, 3));
     let found = found(suspects);
     assert_eq!(found.suspects.len(), 1, "{found:?}");
-    assert_eq!(found.suspects[0].live.bytes, 10_000);
-    assert_eq!(found.others.iter().filter(|one| one.live.bytes == 10).count(), 2);
+    assert_eq!(found.suspects[0].evidence.live, 10_000);
+    assert_eq!(found.other_verdicts.iter().filter(|one| one.evidence.live == 10).count(), 2);
 }
 
 #[test]
@@ -197,7 +204,7 @@ fn freed_huge_allocation_is_an_anomaly() {
             panic!("{anomaly:?}")
         };
         assert_eq!((bytes.0, of, live), (2 << 30, 31, !freed));
-        assert_eq!((anomaly.at, anomaly.key.site.unwrap().0), (Timestamp(30_600), 2));
+        assert_eq!((anomaly.at, anomaly.site), (Timestamp(30_600), site(2)));
     }
 }
 

@@ -228,3 +228,29 @@ fn leak_after_an_hour_is_found_within_fifteen_minutes() {
     let first = (0..1800).step_by(10).find(is_leak);
     assert!(first.unwrap() <= 15 * 60, "{first:?}");
 }
+
+#[test]
+fn leak_that_is_freed_at_exit_is_found() {
+    let leak = Scenario::new().churn(every(0.0, 20.0, 0.05), 0.02, 7).keep_until(
+        every(0.0, 20.0, 0.1),
+        20.2,
+        1000,
+    );
+    assert_ne!(leak.verdict(20.3), Verdict::Leak);
+    let (verdict, confidence, evidence) = leak.classify(20.3, true);
+    assert_eq!((verdict, confidence), (Verdict::Leak, Confidence::Likely));
+    // As of the last allocation: one of the short-lived ones is live, too.
+    assert_eq!(
+        (evidence.freed_at_end, evidence.live, evidence.live_count),
+        (200_007, 200_007, 201)
+    );
+    assert_eq!((evidence.created, evidence.freed), (600, 399));
+    assert!((35_000_000..38_000_000).contains(&evidence.growth_per_hour), "{evidence:?}");
+}
+
+#[test]
+fn leak_that_is_not_freed_at_exit_has_no_final_frees() {
+    let leak = Scenario::new().keep(every(0.0, 20.0, 0.1), 1000);
+    let (verdict, _, evidence) = leak.classify(20.1, true);
+    assert_eq!((verdict, evidence.freed_at_end), (Verdict::Leak, 0));
+}

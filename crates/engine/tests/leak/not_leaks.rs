@@ -271,3 +271,24 @@ fn short_program_without_frees_is_not_a_leak() {
     assert_ne!(scenario.classify(1.5, true).0, Leak);
     assert_ne!(scenario.classify(0.3, true).0, Leak);
 }
+
+#[test]
+fn buffers_held_until_exit_are_not_a_leak() {
+    let held = Scenario::new().keep_until(every(0.0, 6.0, 0.1), 20.0, 1000);
+    assert_ne!(held.classify(20.1, true).0, Verdict::Leak);
+    let cache = Scenario::new().fifo(every(0.0, 20.0, 0.05), 50, 1000);
+    assert_ne!(cache.classify(20.1, true).0, Verdict::Leak);
+}
+
+#[test]
+fn short_program_that_frees_what_it_made_is_not_a_leak() {
+    let build = Scenario::new().keep_until(every(0.0, 4.0, 0.02), 4.1, 1000);
+    assert_ne!(build.classify(4.2, true).0, Verdict::Leak);
+}
+
+#[test]
+fn frees_long_before_the_exit_are_not_its_final_frees() {
+    let early = Scenario::new().keep_until(every(0.0, 20.0, 0.1), 20.0, 1000);
+    assert_eq!(early.classify(20.1, true).0, Verdict::Leak);
+    assert_ne!(early.classify(60.0, true).0, Verdict::Leak);
+}

@@ -115,6 +115,7 @@ proptest! {
         let (mean_age, mean_life) = (now, None);
         let site = SiteObservation {
             history, lifetimes, live, live_count, allocated, freed, mean_age, mean_life, first, last, now, has_ended, has_stack,
+            freed_at_end: false,
         };
         let (_, _, evidence) = classify(&site);
         prop_assert_eq!((evidence.live, evidence.created, evidence.freed), (live, allocated, freed));
@@ -164,6 +165,7 @@ fn classified(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, has_ended: bool) -
         now: Nanos(now),
         has_ended,
         has_stack: true,
+        freed_at_end: false,
     };
     let (verdict, _, evidence) = classify(&site);
     Classified { fed, now, verdict, evidence }

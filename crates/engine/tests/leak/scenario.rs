@@ -6,8 +6,8 @@
 //!     .churn(every(0.0, 60.0, 0.01), 0.005, 8)        and has others that live 5 ms
 //! ```
 
-use engine::leak::{GrowthHistory, LifetimeHistogram, SiteObservation, classify};
-use engine::model::units::Nanos;
+use engine::leak::Track;
+use engine::model::units::{Nanos, Timestamp};
 use engine::verdict::{Confidence, Evidence, Verdict};
 
 /// Returns times from `from` to `to`, `step` apart.
@@ -65,6 +65,15 @@ impl Scenario {
             size,
         }));
         self
+    }
+
+    /// Adds allocations that are freed one after another, from a time on.
+    pub(crate) fn keep_until(self, times: Vec<f64>, end: f64, size: u64) -> Self {
+        let mut freed = end;
+        self.with_lifetimes(times, size, |allocated_at| {
+            freed += 1e-5;
+            freed - allocated_at
+        })
     }
 
     /// Adds allocations with a fixed lifetime.
@@ -155,36 +164,18 @@ impl Scenario {
             }
         }
         events.sort_by_key(|(at, is_end, _)| (*at, *is_end));
-        let (mut history, mut lifetimes) = (GrowthHistory::default(), LifetimeHistogram::default());
-        let (mut live, mut live_count, mut allocated, mut freed) = (0, 0, 0, 0);
+        let time = |at: Nanos| Timestamp(at.0);
+        let first = events.first().map_or(Timestamp(0), |(at, ..)| time(*at));
+        let (start, mut track) = (Timestamp(0), Track::new(first));
         for (at, is_end, life) in &events {
             if *is_end {
-                history.freed(nanos(life.allocated_at), *at, live, life.size);
-                lifetimes.add(Nanos(at.0 - nanos(life.allocated_at).0));
-                (live, live_count, freed) = (live - life.size, live_count - 1, freed + 1);
+                let allocated_at = time(nanos(life.allocated_at));
+                track.ended(start, allocated_at, time(*at), life.size, true);
             } else {
-                history.allocated(*at, live, life.size);
-                (live, live_count, allocated) = (live + life.size, live_count + 1, allocated + 1);
+                track.allocated(start, time(*at), life.size);
             }
         }
-        let first = events.first().map_or(Nanos(0), |(at, ..)| *at);
-        let mut allocations = events.iter().filter(|(_, is_end, _)| !is_end);
-        let last = allocations.next_back().map_or(Nanos(0), |(at, ..)| *at);
-        classify(&SiteObservation {
-            history: &history,
-            lifetimes: &lifetimes,
-            live,
-            live_count,
-            allocated,
-            freed,
-            mean_age: Nanos(0),
-            mean_life: None,
-            first,
-            last,
-            now: nanos(now),
-            has_ended,
-            has_stack,
-        })
+        Track::classify(&[&track], (start, time(nanos(now))), has_ended, has_stack)
     }
 
     pub(crate) fn verdict(&self, now: f64) -> Verdict {

@@ -5,7 +5,8 @@ use super::*;
 #[test]
 fn empty_ledger_has_an_empty_snapshot() {
     let snapshot = after("");
-    assert_eq!(snapshot, Snapshot { at: Timestamp(1000), ..Snapshot::default() });
+    let empty = Snapshot { at: Timestamp(1000), is_live: true, ..Snapshot::default() };
+    assert_eq!(snapshot, empty);
     assert!(snapshot.uncertainty.exact());
 }
 

@@ -168,6 +168,16 @@ fn no_unknown_device_is_left_when_all_are_learned() {
 }
 
 #[test]
+fn impossible_device_leaves_memory_unplaced() {
+    let snapshot = after(
+        "1.1 alloc 0x10 8M device C1
+         1.1 ctx learn C1 gpu65535
+         1.1 alloc 0x20 1M device C1",
+    );
+    assert_eq!(devices(only(&snapshot)), [(-1, 9, 9)]);
+}
+
+#[test]
 fn context_end_leaves_unknown_contexts_in_doubt() {
     let trace = "1 process 100
                  1.1 ctx create C1 gpu0

@@ -243,6 +243,22 @@ fn overlapping_calls_on_a_device_give_its_peak_bounds() {
 }
 
 #[test]
+fn destroy_that_outlasts_the_reuse_of_its_handle_widens_the_peak() {
+    // The context's 8 MiB may have ended before the 2 MiB were allocated.
+    let snapshot = after(
+        "1.1 ctx create C1 gpu0 @5-10
+         1.1 alloc 0x10 8M device C1 @15-20
+         1.2 ctx create C2 gpu0 @21-22
+         1.2 alloc 0x20 2M device C2 @40-41
+         1.2 ctx create C1 gpu0 @50-51
+         1.1 ctx destroy C1 @30-70",
+    );
+    let bounds: Vec<_> = only(&snapshot).devices.iter().map(|row| row.peak_bounds).collect();
+    assert_eq!(bounds, [Some((Bytes(8 * MIB), Bytes(10 * MIB)))]);
+    assert_eq!(only(&snapshot).peak_bounds, Some((Bytes(8 * MIB), Bytes(10 * MIB))));
+}
+
+#[test]
 fn peak_bounds_of_a_device_cover_memory_placed_late() {
     // The context of 0x10 becomes known after 0x20 was freed: both were on device 0 at one time.
     let snapshot = after(

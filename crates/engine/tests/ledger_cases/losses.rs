@@ -83,6 +83,19 @@ fn earlier_losses_do_not_affect_a_later_process() {
 }
 
 #[test]
+fn losses_before_the_announcement_belong_to_the_process() {
+    for announced in ["", "1 process 100\n"] {
+        let trace = format!("1 lost other=3 frees=1 \n {announced} 1.1 alloc 0x10 6M device");
+        let snapshot = after(&trace);
+        assert_eq!(only(&snapshot).uncertainty.lost.events(), 4, "{trace}");
+        assert!(!only(&snapshot).uncertainty.exact());
+        // Another process with this pid did not lose them.
+        let snapshot = after(&format!("1 lost other=3 \n 1 exit \n {trace}"));
+        assert_eq!(only(&snapshot).uncertainty.lost.events(), 4);
+    }
+}
+
+#[test]
 fn losses_reported_after_exit_belong_to_the_exited_process() {
     let snapshot = after(&format!("{HELD}\n 2.2 alloc 0x10 1M device\n 1 exit\n 1 lost frees=1"));
     let [other, ended] = &snapshot.processes[..] else { panic!() };

@@ -37,6 +37,26 @@ fn late_free_of_unknown_memory_keeps_the_new_allocation() {
 }
 
 #[test]
+fn free_during_the_allocating_call_is_ambiguous() {
+    let announced = |trace: &str| after(&format!("1 process 0 uid=0 name=a @1 \n {trace}"));
+    // A thread frees a dangling pointer while another one gets the address; either returns first.
+    for trace in [
+        "1.2 alloc 0x10 4M device @40-60 \n 1.1 free 0x10 @50-70",
+        "1.1 free 0x10 @50-55 \n 1.2 alloc 0x10 4M device @40-60",
+    ] {
+        let snapshot = announced(trace);
+        assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (0, 1, 0, 0)));
+        let found = &only(&snapshot).uncertainty;
+        assert_eq!(
+            (found.ambiguous_calls, found.live_min, found.live_max.0),
+            (1, Bytes(0), 4 << 20)
+        );
+    }
+    let snapshot = announced("1.1 free 0x10 @30-35 \n 1.2 alloc 0x10 4M device @40-60");
+    assert_eq!(only(&snapshot).uncertainty.ambiguous_calls, 0);
+}
+
+#[test]
 fn address_can_be_reused_twice_before_any_free() {
     let snapshot = after(
         "1.1 alloc 0x10 1M device @10-20

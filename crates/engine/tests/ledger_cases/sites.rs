@@ -1,7 +1,7 @@
 //! Allocation sites.
 
 use super::*;
-use engine::snapshot::{KindView, SiteProcess, SiteView};
+use engine::snapshot::{KindView, ListScope, SiteHistory, SiteProcess, SiteView};
 
 /// Sites by their innermost function or name, with live MiB and live allocations.
 fn held(sites: &[SiteView]) -> Vec<(String, u64, u64)> {
@@ -132,4 +132,37 @@ fn failed_allocation_has_its_site() {
     let [failed] = &snapshot.out_of_memory[..] else { panic!("{:?}", snapshot.out_of_memory) };
     assert_eq!(failed.frames[0].function.as_ref(), "step");
     assert_eq!(failed.site_name.to_string().len(), 16);
+}
+
+#[test]
+fn lists_can_be_limited_to_one_process() {
+    let trace =
+        "7 process 1\n 7 alloc 0x10 8M device site3\n 8 process 1\n 8 alloc 0x20 4M device site4";
+    let snapshot = |lists: ListScope| {
+        ledger(trace)
+            .snapshot(Timestamp(100), &SnapshotOptions { lists, ..SnapshotOptions::default() })
+    };
+    let listed = |snapshot: &Snapshot| -> Vec<(u32, usize, usize)> {
+        let all = snapshot.processes.iter();
+        all.map(|one| {
+            let allocations = one.threads.iter().map(|thread| thread.allocations.len()).sum();
+            (one.key.pid.0, one.sites.len(), allocations)
+        })
+        .collect()
+    };
+    let all = snapshot(ListScope::All);
+    assert_eq!((listed(&all), all.sites.len()), (vec![(7, 1, 1), (8, 1, 1)], 2));
+    let one = snapshot(ListScope::Process(Pid(8)));
+    assert_eq!((listed(&one), one.sites.len()), (vec![(7, 0, 0), (8, 1, 1)], 0));
+    let none = snapshot(ListScope::None);
+    assert_eq!((listed(&none), none.live_bytes), (vec![(7, 0, 0), (8, 0, 0)], all.live_bytes));
+}
+
+#[test]
+fn history_has_the_level_at_a_time() {
+    let live = [1, 5, 3].map(Bytes).to_vec();
+    let history = SiteHistory { start: Timestamp(100), window: Nanos(10), live };
+    let levels = [0, 100, 109, 110, 125, 130, 999].map(|at| history.level_at(Timestamp(at)).0);
+    assert_eq!(levels, [0, 0, 0, 1, 5, 3, 3]);
+    assert_eq!(SiteHistory::default().level_at(Timestamp(5)), Bytes(0));
 }

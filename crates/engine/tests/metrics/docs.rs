@@ -72,7 +72,10 @@ fn page() -> String {
          | label | description |\n|---|---|\n\
          | `gpu`, `uuid` | GPU index and UUID; both empty if unknown |\n\
          | `pid`, `process` | process id on the host, and process name |\n\
+         | `program` | script, module or executable, without directories and arguments |\n\
+         | `user` | name of the owner of the process, else the user id |\n\
          | `container`, `pod`, `namespace` | names if the node has them, else ids; empty outside of containers |\n\
+         | `library` | library that allocated the memory: `NCCL`, `PyTorch allocator`, `program`, `unknown` |\n\
          | `site` | hash of the call stack, the same on every host and after every restart; `none` without a stack, \
          `pending` until symbols are resolved, `other` for the rest |\n\
          | `location` | `function file:line` of the innermost frame in the program itself |\n\

@@ -162,7 +162,7 @@ fn containers_sum_their_processes_and_are_limited() {
     assert_eq!(whole(&metrics, name, &["other", "GPU-0"]), 30);
     assert_eq!(metrics.samples(name).len(), 2);
     let labels = &metrics.samples(LIVE)[0].labels;
-    assert_eq!(labels.len(), 7);
+    assert_eq!(labels.len(), 9);
     // It keeps its series, although the others are larger now.
     for process in &mut snapshot.processes {
         if process.key.pid.0 == 2 {

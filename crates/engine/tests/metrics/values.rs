@@ -9,6 +9,7 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{SiteName, site_name};
 use engine::model::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
 use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::snapshot::GpuView;
 use engine::verdict::{Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 use super::fixture::{MetricsFixture, find, whole};
@@ -161,7 +162,7 @@ fn suspect(
         pid: Some(Pid(1)),
         process: "p".into(),
         site: SiteName::Resolved(7),
-        frames: Vec::new().into(),
+        frames: [].into(),
         resource,
         device: device.map(DeviceId),
         thread: None,
@@ -177,7 +178,7 @@ fn suspect(
 }
 
 #[test]
-fn gpu_time_until_full_is_that_of_its_fastest_suspect() {
+fn gpu_time_until_full_is_that_of_all_its_leaks() {
     let mut fixture = MetricsFixture::new(SeriesLimits { suspects: 3, ..SeriesLimits::default() });
     fixture.begin(1, 1, "p");
     fixture.allocate(1, 0x1000, 300);
@@ -191,6 +192,12 @@ fn gpu_time_until_full_is_that_of_its_fastest_suspect() {
         suspect(Resource::Memory(MemoryKind::Device), Some(0), 1, Some(80)),
         suspect(Resource::Tensors, Some(1), 5, Some(7)),
     ];
+    let free = |gpu: u16, bytes: u64| GpuView {
+        gpu: GpuId(gpu),
+        free_bytes: Bytes(bytes),
+        growth_per_hour: Some(0),
+    };
+    snapshot.gpus = vec![free(0, 1210), free(1, 100)];
     let metrics = fixture.observe(&snapshot);
     let live = "vramscope_suspect_live_bytes";
     assert_eq!(metrics.samples(live).len(), 2);
@@ -207,10 +214,14 @@ fn gpu_time_until_full_is_that_of_its_fastest_suspect() {
     assert_eq!(find(&metrics, seconds, &["device"]), Some(SampleValue::Real(80.0)));
     assert_eq!(find(&metrics, seconds, &["graph_objects"]), None);
     let full = "vramscope_gpu_time_until_full_seconds";
-    assert_eq!(find(&metrics, full, &["GPU-0"]), Some(SampleValue::Real(60.0)));
+    // Its suspects grow by 1210 bytes per hour.
+    assert_eq!(find(&metrics, full, &["GPU-0"]), Some(SampleValue::Real(3600.0)));
     // Suspects without a series also count.
-    assert_eq!(find(&metrics, full, &["GPU-1"]), Some(SampleValue::Real(7.0)));
-    assert_eq!(whole(&metrics, "vramscope_suspects", &["likely"]), 5);
+    assert_eq!(find(&metrics, full, &["GPU-1"]), Some(SampleValue::Real(7200.0)));
+    let growth = "vramscope_gpu_growth_bytes_per_second";
+    assert_eq!(find(&metrics, growth, &["GPU-1"]), Some(SampleValue::Real(0.0)));
+    // Device memory, objects and tensors: one leak each.
+    assert_eq!(whole(&metrics, "vramscope_suspects", &["likely"]), 3);
     assert_eq!(whole(&metrics, "vramscope_suspects", &["certain"]), 0);
 }
 

@@ -282,6 +282,7 @@ fn options() -> impl Strategy<Value = SnapshotOptions> {
             sort,
             top_sites,
             ended_sites,
+            ..SnapshotOptions::default()
         },
     )
 }

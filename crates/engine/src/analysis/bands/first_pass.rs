@@ -1,12 +1,17 @@
 //! First pass: the total over time, the peak of each band, and the sample points.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::second_pass::key;
 use super::{Band, GroupBy};
+use crate::headline::UNKNOWN_LIBRARY;
 use crate::model::change::{AllocationChange, ChangeKind, EndReason};
+use crate::model::ids::SiteId;
+use crate::model::stack::StackTable;
 use crate::model::units::Timestamp;
 
 /// Limit of time buckets. The length of the file is not known in advance: when the limit is
@@ -76,7 +81,7 @@ pub struct BandScan {
     /// Buckets are 2^`shift` ns long.
     shift: u32,
     buckets: Vec<TimeBucket>,
-    sums: [HashMap<u64, RunningBand>; GroupBy::ALL.len()],
+    sums: [HashMap<u64, RunningBand>; GroupBy::SCANNED.len()],
 }
 
 /// Result of the first pass.
@@ -95,6 +100,8 @@ pub struct BandScanResult {
     buckets: Vec<TimeBucket>,
     /// Bands by [`GroupBy`], highest peak first.
     totals: [Vec<BandTotal>; GroupBy::ALL.len()],
+    /// Table key of the library of each site.
+    pub(super) library_of_site: HashMap<u64, u64>,
 }
 
 /// Changes after which the bands are sampled.
@@ -141,7 +148,7 @@ impl BandScan {
     }
 
     fn each(&mut self, group: &GroupKey, mut update: impl FnMut(&mut RunningBand)) {
-        for (by, sums) in GroupBy::ALL.into_iter().zip(&mut self.sums) {
+        for (by, sums) in GroupBy::SCANNED.into_iter().zip(&mut self.sums) {
             update(sums.entry(by.key(group)).or_default());
         }
     }
@@ -191,7 +198,9 @@ impl BandScan {
                 totals((GroupBy::Site, sites)),
                 totals((GroupBy::Process, processes)),
                 totals((GroupBy::Device, devices)),
+                Vec::new(),
             ],
+            library_of_site: HashMap::new(),
         }
     }
 }
@@ -201,6 +210,33 @@ impl BandScanResult {
     #[must_use]
     pub fn totals(&self, by: GroupBy) -> &[BandTotal] {
         self.totals.get(by.index()).map_or(&[], |totals| totals)
+    }
+
+    /// Adds up sites by library, now that their call stacks are known. The peak of a library is an
+    /// upper bound: the peaks of its sites may have been at different times.
+    pub fn add_libraries(&mut self, stacks: &StackTable) {
+        let mut first: HashMap<Arc<str>, Option<SiteId>> = HashMap::new();
+        let mut sums: Vec<BandTotal> = Vec::new();
+        for total in self.totals(GroupBy::Site).to_vec() {
+            let Band::Site(site) = total.band else { continue };
+            let name = site.map_or_else(|| UNKNOWN_LIBRARY.into(), |site| stacks.library(site));
+            let library = Band::Library(*first.entry(name).or_insert(site));
+            self.library_of_site.insert(key(total.band), key(library));
+            match sums.iter_mut().find(|sum| sum.band == library) {
+                Some(sum) => {
+                    sum.allocated = sum.allocated.plus(total.allocated);
+                    sum.freed = sum.freed.saturating_add(total.freed);
+                    sum.live = sum.live.plus(total.live);
+                    sum.exited = sum.exited.plus(total.exited);
+                    sum.peak_bytes = sum.peak_bytes.saturating_add(total.peak_bytes);
+                }
+                None => sums.push(BandTotal { band: library, ..total }),
+            }
+        }
+        sums.sort_by_key(|sum| Reverse(sum.peak_bytes));
+        if let Some(totals) = self.totals.get_mut(GroupBy::Library.index()) {
+            *totals = sums;
+        }
     }
 
     /// Selects sample points for a chart with at most `points` points: every change if there are

@@ -27,6 +27,8 @@ pub enum GroupBy {
     Process,
     /// Device.
     Device,
+    /// Library that allocated it. Bands are known once [`BandScanResult::add_libraries`] was called.
+    Library,
 }
 
 /// What a band contains.
@@ -40,13 +42,18 @@ pub enum Band {
     Process(Pid),
     /// Memory on one device; `None` if it is unknown.
     Device(Option<DeviceId>),
+    /// Memory of one library, which is that of this site; `None` if the call stack is unknown.
+    Library(Option<SiteId>),
     /// All other bands, with their number.
     Rest(usize),
 }
 
 impl GroupBy {
     /// All groupings, in the order in which they are offered.
-    pub const ALL: [Self; 4] = [Self::Kind, Self::Site, Self::Process, Self::Device];
+    pub const ALL: [Self; 5] = [Self::Kind, Self::Site, Self::Process, Self::Device, Self::Library];
+
+    /// Groupings that the first pass adds up; libraries are sums of sites.
+    const SCANNED: [Self; 4] = [Self::Kind, Self::Site, Self::Process, Self::Device];
 
     /// Name on the command line and in JSON.
     #[must_use]
@@ -56,6 +63,7 @@ impl GroupBy {
             Self::Site => "site",
             Self::Process => "process",
             Self::Device => "device",
+            Self::Library => "library",
         }
     }
 
@@ -68,7 +76,7 @@ impl GroupBy {
     fn key(self, group: &GroupKey) -> u64 {
         match self {
             Self::Kind => group.kind as u64,
-            Self::Site => group.site.map_or(0, |site| u64::from(site.0) + 1),
+            Self::Site | Self::Library => group.site.map_or(0, |site| u64::from(site.0) + 1),
             Self::Process => u64::from(group.pid.0),
             Self::Device => group.device.map_or(0, |device| u64::from(device.0) + 1),
         }
@@ -82,13 +90,18 @@ impl GroupBy {
                 let index = usize::try_from(key).unwrap_or(usize::MAX);
                 Band::Kind(MemoryKind::ALL.get(index).copied().unwrap_or(MemoryKind::Unknown))
             }
-            Self::Site => Band::Site(less.map(|id| SiteId(u32::try_from(id).unwrap_or(u32::MAX)))),
+            Self::Site => Band::Site(less.map(site_id)),
+            Self::Library => Band::Library(less.map(site_id)),
             Self::Process => Band::Process(Pid(u32::try_from(key).unwrap_or(u32::MAX))),
             Self::Device => {
                 Band::Device(less.map(|id| DeviceId(u16::try_from(id).unwrap_or(u16::MAX))))
             }
         }
     }
+}
+
+fn site_id(id: u64) -> SiteId {
+    SiteId(u32::try_from(id).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -107,8 +120,10 @@ mod tests {
         let bands = |group: &GroupKey| GroupBy::ALL.map(|by| by.band(by.key(group)));
         let (device, site) = (Band::Device(known.device), Band::Site(known.site));
         let (kind, process) = (Band::Kind(known.kind), Band::Process(known.pid));
-        assert_eq!(bands(&known), [kind, site, process, device]);
-        assert_eq!(bands(&unknown), [kind, Band::Site(None), process, Band::Device(None)]);
-        assert_eq!(GroupBy::ALL.map(GroupBy::index), [0, 1, 2, 3]);
+        let library = Band::Library(known.site);
+        assert_eq!(bands(&known), [kind, site, process, device, library]);
+        let (site, device, library) = (Band::Site(None), Band::Device(None), Band::Library(None));
+        assert_eq!(bands(&unknown), [kind, site, process, device, library]);
+        assert_eq!(GroupBy::ALL.map(GroupBy::index), [0, 1, 2, 3, 4]);
     }
 }

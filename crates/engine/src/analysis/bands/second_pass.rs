@@ -27,6 +27,8 @@ pub struct BandSeries {
 struct BandGroup {
     series: BandSeries,
     index: HashMap<u64, u32>,
+    /// Key of the library of each site, if bands are libraries.
+    library_of_site: HashMap<u64, u64>,
     rest: u32,
     now: Vec<RunningSum>,
     emitted: Vec<u64>,
@@ -179,12 +181,17 @@ impl BandGroup {
         let series =
             BandSeries { by, bands, times: Vec::new(), ends: Vec::new(), cells: Vec::new() };
         let (now, emitted) = (vec![RunningSum::default(); count], vec![0; count]);
-        Self { series, index, rest, now, emitted }
+        let library_of_site = match by {
+            GroupBy::Library => scan.library_of_site.clone(),
+            _ => HashMap::new(),
+        };
+        Self { series, index, library_of_site, rest, now, emitted }
     }
 
     /// Running sum of the band that a group belongs to.
     fn now(&mut self, group: &GroupKey) -> Option<&mut RunningSum> {
         let key = self.series.by.key(group);
+        let key = self.library_of_site.get(&key).copied().unwrap_or(key);
         let band = self.index.get(&key).copied().unwrap_or(self.rest);
         self.now.get_mut(band as usize)
     }
@@ -203,10 +210,10 @@ impl BandGroup {
 }
 
 /// Key of a band other than the rest.
-fn key(band: Band) -> u64 {
+pub(super) fn key(band: Band) -> u64 {
     match band {
         Band::Kind(kind) => kind as u64,
-        Band::Site(site) => site.map_or(0, |site| u64::from(site.0) + 1),
+        Band::Site(site) | Band::Library(site) => site.map_or(0, |site| u64::from(site.0) + 1),
         Band::Process(pid) => u64::from(pid.0),
         Band::Device(device) => device.map_or(0, |device| u64::from(device.0) + 1),
         Band::Rest(_) => u64::MAX,

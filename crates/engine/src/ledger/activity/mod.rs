@@ -90,6 +90,11 @@ struct CopyTotals {
 }
 
 impl ProcessActivity {
+    /// Number of kernels and graphs that were launched.
+    pub(super) fn kernel_count(&self) -> u64 {
+        (self.kernels.len() + self.retired.len()) as u64
+    }
+
     /// Applies activity from the probes. `complete`: all memory of the process is known, so that
     /// any address unknown to the driver is pageable host memory.
     pub(super) fn apply(&mut self, activity: &activity::GpuActivity, complete: bool) {

@@ -7,6 +7,7 @@ use crate::model::ids::{ContextId, DeviceId};
 use crate::model::units::Timestamp;
 
 use super::super::memory::allocation::{AllocationEntry, NIL};
+use super::reused_contexts::ReusedContexts;
 
 /// One context.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +52,11 @@ pub(in crate::ledger) struct Contexts {
     primaries: Vec<PrimaryContext>,
     /// Whether every retain was seen.
     counted: bool,
-    /// Whether a context may have ended since tracing began.
-    ended: bool,
+    /// Number of contexts that were seen, and of calls that ended one, or may have.
+    began: u64,
+    ended: u64,
+    /// Contexts whose handle was used again.
+    pub(in crate::ledger) reused: ReusedContexts,
 }
 
 impl Contexts {
@@ -64,18 +68,25 @@ impl Contexts {
             by_id: HashMap::new(),
             primaries: Vec::new(),
             counted,
-            ended: false,
+            began: 0,
+            ended: 0,
+            reused: ReusedContexts::default(),
         }
     }
 
     /// Records that a call ended a context, or may have.
     pub(in crate::ledger) fn record_end(&mut self) {
-        self.ended = true;
+        self.ended += 1;
+    }
+
+    /// Number of contexts that were seen, and of calls that ended one, or may have.
+    pub(in crate::ledger) const fn began_and_ended(&self) -> (u64, u64) {
+        (self.began, self.ended)
     }
 
     /// Whether a context may have ended; its memory may have been on any device.
     pub(in crate::ledger) fn any_ended(&self) -> bool {
-        self.ended
+        self.ended > 0
     }
 
     fn known(&self) -> impl Iterator<Item = (u32, &Context)> {
@@ -96,7 +107,7 @@ impl Contexts {
 
     /// Whether every context so far is on this device.
     pub(in crate::ledger) fn all_on(&self, device: DeviceId) -> bool {
-        !self.ended && self.known().all(|(_, context)| context.device == Some(device))
+        self.ended == 0 && self.known().all(|(_, context)| context.device == Some(device))
     }
 
     /// Marks the number of users of primary contexts as unknown: records about contexts were lost,
@@ -124,6 +135,7 @@ impl Contexts {
             self.slots.len() as u32 - 1
         };
         self.by_id.insert(id, index);
+        self.began += 1;
         index
     }
 
@@ -160,6 +172,11 @@ impl Contexts {
         context.created = true;
         context.since = at;
         self.primaries.retain(|primary| primary.context != index);
+    }
+
+    /// When a context was created.
+    pub(in crate::ledger) fn since(&self, index: u32) -> Timestamp {
+        self.slots[index as usize].since
     }
 
     /// Context that a destroy call ends; `None` if the call was entered before the context was

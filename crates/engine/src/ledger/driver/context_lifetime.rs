@@ -4,10 +4,19 @@ use crate::model::event::{ContextCall, Event};
 use crate::model::ids::{ContextId, DeviceId};
 use crate::model::units::Timestamp;
 
-use super::super::memory::allocation::AllocationEntry;
+use super::super::memory::allocation::{AllocationEntry, Slot};
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
 use super::context::PrimaryRelease;
+use super::reused_contexts::EndedMemory;
+
+/// What ended with a context.
+struct Released {
+    /// Device memory of its allocations.
+    bytes: ByteSum,
+    /// Memory whose free was pending.
+    pending: Vec<EndedMemory>,
+}
 
 impl Process {
     /// Applies a context call. Returns the number of objects that may have ended with the context
@@ -43,8 +52,9 @@ impl Process {
                     self.release_objects(context, event.entry_time);
                     // It destroyed an older context whose handle is already in use again. The
                     // memory of that context was released when the reuse was seen, or evicted.
-                    let released = self.pending_frees.release_context(context, event.entry_time);
-                    self.counts.released += released;
+                    self.release_pending(context, event.entry_time);
+                    let memory = self.contexts.reused.destroyed(context, event.entry_time);
+                    self.ended_earlier(&memory, event.entry_time);
                 }
             }
             ContextCall::PrimaryRetained { context, device } => {
@@ -70,7 +80,9 @@ impl Process {
         }
         let index = self.contexts.of(context);
         // The handle is reused, so the older context with this handle has ended.
-        self.release(index, at);
+        let mut memory = self.memory_of(index, at);
+        memory.extend(self.release(index, at).pending);
+        self.contexts.reused.add(context, (self.contexts.since(index), at), memory);
         self.pools.forget_context(index);
         self.contexts.create(index, at);
         self.set_context_device(index, device);
@@ -80,8 +92,8 @@ impl Process {
         self.contexts.record_end();
         match self.contexts.release(device) {
             PrimaryRelease::Last(index) => {
-                let bytes = self.release(index, event.entry_time);
-                self.losses.record_implied_free(bytes);
+                let released = self.release(index, event.entry_time);
+                self.losses.record_implied_free(released.bytes);
             }
             PrimaryRelease::Shared => {}
             PrimaryRelease::Unknown => self.doubt_contexts(event),
@@ -99,8 +111,8 @@ impl Process {
         } else if !self.losses.has_other_lost()
             && let Some(index) = self.contexts.guess_primary(device)
         {
-            let bytes = self.release(index, event.entry_time);
-            self.losses.record_implied_free(bytes);
+            let released = self.release(index, event.entry_time);
+            self.losses.record_implied_free(released.bytes);
         } else if !self.contexts.has_no_primary(device) {
             self.doubt_contexts(event);
         }
@@ -115,22 +127,64 @@ impl Process {
         }
     }
 
-    /// Ends all allocations made in a context up to a given time, without calls; returns their
-    /// device memory. Later allocations belong to a newer context with the same handle, as with
-    /// reused addresses.
-    fn release(&mut self, context: u32, until: Timestamp) -> ByteSum {
+    /// Ends all allocations made in a context up to a given time, without calls. Later allocations
+    /// belong to a newer context with the same handle, as with reused addresses.
+    fn release(&mut self, context: u32, until: Timestamp) -> Released {
         let before = self.totals.live;
-        if self.contexts.live(context) > 0 {
-            let gone =
-                |entry: &AllocationEntry| entry.context() == context && entry.returned_at <= until;
-            let slots = self.allocations.select(gone);
-            self.counts.released += self.remove_allocations(&slots);
-        }
+        self.pending_frees.released_at = self.call.1;
+        let slots = self.allocations_of(context, until);
+        self.counts.released += self.remove_allocations(&slots);
+        let mut pending = Vec::new();
         if let Some(id) = self.contexts.id(context) {
             self.release_objects(id, until);
-            self.counts.released += self.pending_frees.release_context(id, until);
+            pending = self.release_pending(id, until);
         }
-        before.minus(self.totals.live)
+        Released { bytes: before.minus(self.totals.live), pending }
+    }
+
+    /// Ends frees that were pending and whose memory ended with a context, in a call entered at this
+    /// time.
+    fn release_pending(&mut self, context: ContextId, entered: Timestamp) -> Vec<EndedMemory> {
+        let ended = self.pending_frees.release_context(context, entered);
+        self.counts.released += ended.len() as u64;
+        let memory: Vec<_> = ended
+            .iter()
+            .map(|free| EndedMemory { device: free.device, bytes: free.bytes, until: free.entered })
+            .collect();
+        self.ended_earlier(&memory, entered);
+        memory
+    }
+
+    /// Corrects the bounds of peaks: memory ended in a call entered at this time.
+    fn ended_earlier(&mut self, memory: &[EndedMemory], entered: Timestamp) {
+        for part in memory {
+            self.totals.ended_earlier(part.device, entered, part.until, part.bytes);
+        }
+    }
+
+    /// Allocations made in a context up to a given time.
+    fn allocations_of(&self, context: u32, until: Timestamp) -> Vec<Slot> {
+        if self.contexts.live(context) == 0 {
+            return Vec::new();
+        }
+        self.allocations.select(|entry| entry.context() == context && entry.returned_at <= until)
+    }
+
+    /// Device memory of a context that ends with the current call, by device.
+    fn memory_of(&self, context: u32, until: Timestamp) -> Vec<EndedMemory> {
+        let mut memory: Vec<EndedMemory> = Vec::new();
+        for slot in self.allocations_of(context, until) {
+            let entry = &self.allocations.slab[slot];
+            if !entry.kind.takes_device_memory() {
+                continue;
+            }
+            let (device, until) = (entry.device(), self.call.0);
+            match memory.iter_mut().find(|part| part.device == device) {
+                Some(part) => part.bytes = part.bytes.saturating_add(entry.bytes),
+                None => memory.push(EndedMemory { device, bytes: entry.bytes, until }),
+            }
+        }
+        memory
     }
 
     /// Applies the device of a context once it is known.

@@ -7,7 +7,7 @@ use crate::model::memory_kind::MemoryKind;
 use crate::model::units::{Bytes, Timestamp};
 use crate::snapshot::{DeviceView, DriverReported};
 
-use super::super::memory::allocation::{AllocationEntry, NIL, Slot};
+use super::super::memory::allocation::{AllocationEntry, NIL, NO_DEVICE, Slot};
 use super::super::memory::totals::{ByteSum, DeviceTotal, Totals};
 use super::super::process::Process;
 
@@ -64,6 +64,13 @@ impl Devices {
         let unplaced = if is_here { Bytes(0) } else { unplaced.bytes() };
         self.driver_usage.retain(|known| known.gpu != gpu);
         self.driver_usage.push(DriverUsage { gpu, bytes, traced, unplaced });
+    }
+
+    /// Driver-reported usage on all GPUs, if there is any.
+    pub(in crate::ledger) fn driver_bytes(&self) -> Option<u64> {
+        let usage = self.driver_usage.iter();
+        let all = usage.fold(0_u64, |sum, usage| sum.saturating_add(usage.bytes.0));
+        (!self.driver_usage.is_empty()).then_some(all)
     }
 
     /// Clears the driver-reported usage.
@@ -217,6 +224,8 @@ impl Process {
             }
         }
         self.devices.set_driver_usage(gpu, bytes, &self.totals);
+        self.record_driver_usage(event.time);
+        self.measure_overhead(event.entry_time);
     }
 
     /// Assigns memory up to a given time whose device is unknown to this device. Visits all live
@@ -248,6 +257,9 @@ impl Process {
 
     /// Updates all totals when the device of a live allocation becomes known.
     pub(in crate::ledger) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
+        if device == NO_DEVICE {
+            return;
+        }
         let entry = &mut self.allocations.slab[slot];
         self.totals.set_device(entry, device, self.call.1);
         self.sites.learn_device(entry, device);

@@ -123,6 +123,8 @@ impl Ambiguous {
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct Graphs {
     captures: Vec<Capture>,
+    /// Number of captures that ended without a graph.
+    pub(in crate::ledger) failed_captures: u64,
     graphs: HashMap<GraphId, Vec<TimedNode>>,
     execs: HashMap<GraphExecId, GraphExec>,
     nodes: usize,
@@ -179,7 +181,7 @@ impl Graphs {
     }
 
     /// Number of calls that may be nodes.
-    pub(in crate::ledger) fn ambiguous_calls(&self) -> u64 {
+    pub(in crate::ledger) const fn ambiguous_calls(&self) -> u64 {
         self.ambiguous.calls
     }
 
@@ -264,7 +266,10 @@ impl Graphs {
         };
         let capture = self.captures.remove(position);
         match graph {
-            None => self.drop_nodes(&capture.nodes),
+            None => {
+                self.failed_captures += 1;
+                self.drop_nodes(&capture.nodes);
+            }
             Some(graph) if capture.graph == Some(graph) => {
                 self.graphs.entry(graph).or_default().extend(capture.nodes);
             }
@@ -371,7 +376,10 @@ impl Process {
                 let new = GraphExec { since: at, frees_before_launch, unfreed, external_frees };
                 return self.graphs.instantiate(exec, graph, new);
             }
-            GraphCall::Launched { exec } => self.launch(event, exec),
+            GraphCall::Launched { exec } => {
+                self.overhead.graph_launches += 1;
+                self.launch(event, exec);
+            }
             GraphCall::ExecDestroyed { exec } => self.graphs.destroy_exec(exec, entered),
             GraphCall::GraphDestroyed { graph } => self.graphs.destroy(graph, entered),
             GraphCall::ReservedReported { device, bytes } => {
@@ -416,7 +424,7 @@ impl Process {
         free: &Free,
     ) -> Option<Result<(), NodeLimitReached>> {
         let live = self.allocations.find(free.key);
-        let other = live.is_some_and(|slot| !of_graph(&self.allocations.slab[slot]));
+        let other = live.is_some_and(|slot| !is_of_graph(&self.allocations.slab[slot]));
         if other || free.key.space != AddressType::Pointer {
             return None;
         }
@@ -465,7 +473,7 @@ impl Process {
         let key = AllocationKey::address(address);
         let own = self.allocations.find(key).filter(|&slot| {
             let entry = &self.allocations.slab[slot];
-            of_graph(entry) && entry.returned_at <= event.entry_time
+            is_of_graph(entry) && entry.returned_at <= event.entry_time
         });
         if let Some(slot) = own {
             self.remove_allocation(slot, EndReason::Freed);
@@ -477,7 +485,7 @@ impl Process {
 }
 
 /// Whether it was allocated by the launch of a graph.
-fn of_graph(entry: &AllocationEntry) -> bool {
+pub(in crate::ledger) fn is_of_graph(entry: &AllocationEntry) -> bool {
     entry.kind == MemoryKind::Graph || (entry.kind == MemoryKind::HostAsync && entry.pool() == NIL)
 }
 

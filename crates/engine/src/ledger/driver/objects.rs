@@ -16,6 +16,7 @@ use crate::snapshot::ObjectView;
 
 use super::super::process::Process;
 use super::super::sites::table::{ResourceKind, SiteTable};
+use super::overhead::MAX_SEARCHED_OBJECTS;
 
 /// Limit of objects tracked per process; more are only counted.
 const MAX_LIVE_OBJECTS: usize = 1 << 20;
@@ -190,6 +191,27 @@ impl ObjectTable {
         std::mem::take(&mut self.contextless)
     }
 
+    /// Number of objects of a kind that began, and of those that ended.
+    pub(in crate::ledger) fn began_and_ended(&self, kind: ObjectKind) -> (u64, u64) {
+        let counts = &self.counts[kind.index()];
+        (counts.created, counts.created.saturating_sub(counts.live))
+    }
+
+    /// Sites of the live objects of a kind that were created after the first time, up to the second.
+    /// Empty if there are too many objects to search.
+    pub(in crate::ledger) fn created_in(
+        &self,
+        kind: ObjectKind,
+        (after, until): (Timestamp, Timestamp),
+    ) -> Vec<Option<SiteId>> {
+        if self.live.len() > MAX_SEARCHED_OBJECTS {
+            return Vec::new();
+        }
+        let is_new = |live: &LiveObject| live.created_at > after && live.created_at <= until;
+        let own = self.live.iter().filter(|((known, _), live)| *known == kind && is_new(live));
+        own.map(|(_, live)| live.site).collect()
+    }
+
     /// Kinds with at least one call.
     pub(in crate::ledger) fn views(&self) -> Vec<ObjectView> {
         let view = |(kind, counts): (ObjectKind, &ObjectCounts)| {
@@ -205,6 +227,15 @@ impl ObjectTable {
             })
         };
         ObjectKind::ALL.into_iter().zip(&self.counts).filter_map(view).collect()
+    }
+
+    /// Tracked live objects that were created after a time.
+    pub(in crate::ledger) fn created_since(
+        &self,
+        begin: Timestamp,
+    ) -> impl Iterator<Item = (ObjectKind, Option<SiteId>)> {
+        let new = self.live.iter().filter(move |(_, live)| live.created_at > begin);
+        new.map(|((kind, _), live)| (*kind, live.site))
     }
 }
 
@@ -261,11 +292,11 @@ mod tests {
             (view.live, view.destroyed, view.untracked)
         };
         assert_eq!(view(&objects), (all, 0, 5));
-        assert_eq!(sites.rows()[0].count, 8);
+        assert_eq!(sites.rows()[0].track.count, 8);
         for handle in 0..all {
             objects.destroy(event(handle).0, Timestamp(all), Timestamp(all), &mut sites);
         }
         assert_eq!(view(&objects), (0, all, 0));
-        assert_eq!(sites.rows()[0].count, 0);
+        assert_eq!(sites.rows()[0].track.count, 0);
     }
 }

@@ -2,18 +2,33 @@
 //! of the first ones.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
-use crate::model::event::{Event, FailedCall};
-use crate::model::ids::{DeviceId, GpuId, Pid};
+use crate::model::event::{Event, EventKind, FailedCall, VmmCall};
+use crate::model::ids::{DeviceId, GpuId, Pid, SiteId, Tid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::stack::CallStack;
+use crate::model::tensor::{TensorEvent, TensorOp};
 use crate::model::units::Bytes;
-use crate::snapshot::OutOfMemory;
+use crate::snapshot::{FrameworkOom, OutOfMemory};
 
 use super::super::Ledger;
+use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
 
 /// Limit of errors in a snapshot: the first ones are the most informative.
 const MAX_LISTED_OOMS: usize = 64;
+
+/// A rejected request of a process with a PyTorch cache: it frees cached memory and tries again.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ledger) struct OomRetry {
+    pid: Pid,
+    tid: Tid,
+    /// Index in the list of errors.
+    index: usize,
+    requested: u64,
+    /// Live device memory of the process when the request was rejected.
+    live: ByteSum,
+}
 
 impl Ledger {
     pub(in crate::ledger) fn record_oom(&mut self, event: &Event, failed: &FailedCall) {
@@ -21,27 +36,116 @@ impl Ledger {
             return;
         };
         let device = process.requested_device(failed);
+        let requested = failed.requested.map(|(kind, bytes)| (kind, Bytes(bytes)));
+        let retry = requested.filter(|_| process.torch.is_some()).map(|(_, bytes)| OomRetry {
+            pid: event.pid,
+            tid: event.tid,
+            index: self.out_of_memory.len(),
+            requested: bytes.0,
+            live: process.totals.live,
+        });
+        let own = |one: &&OomRetry| (one.pid, one.tid) == (event.pid, event.tid);
+        let before = self.oom_retries.iter().find(own).copied();
+        if before.zip(retry).is_some_and(|(before, retry)| before.requested == retry.requested) {
+            // The same request again, after some cached memory was freed.
+            self.count_oom(event.pid, device, requested);
+            return;
+        }
+        if self.list_oom(event, device, requested, failed.site) {
+            self.oom_retries.retain(|one| (one.pid, one.tid) != (event.pid, event.tid));
+            self.oom_retries.extend(retry);
+        }
+    }
+
+    /// Records that PyTorch's allocator gave up; the driver's rejections before are the same error.
+    pub(in crate::ledger) fn record_framework_oom(&mut self, event: &Event, call: &TensorEvent) {
+        let TensorOp::OutOfMemory { bytes, site } = call.op else { return };
+        let framework = Some(FrameworkOom {
+            requested: Bytes(bytes),
+            allocated: Bytes(call.allocated),
+            reserved: Bytes(call.reserved),
+        });
+        let own = |one: &OomRetry| (one.pid, one.tid) == (event.pid, event.tid);
+        let known = self.oom_retries.iter().position(own);
+        let known = known.map(|position| self.oom_retries.swap_remove(position).index);
+        if known.is_none() {
+            let requested = Some((MemoryKind::Device, Bytes(bytes)));
+            self.list_oom(event, Some(call.device), requested, site);
+        }
+        let index = known.unwrap_or(self.out_of_memory.len().saturating_sub(1));
+        let listed = self.out_of_memory.get_mut(index);
+        if let Some(one) = listed.filter(|one| (one.pid, one.tid) == (event.pid, event.tid)) {
+            one.framework = framework;
+            one.site = one.site.or(site);
+        }
+    }
+
+    /// Checks whether an allocation satisfies a request that was rejected before.
+    pub(in crate::ledger) fn check_retries(&mut self, event: &Event) {
+        let bytes = match &event.kind {
+            EventKind::Allocate(allocate) if allocate.kind.takes_device_memory() => allocate.bytes,
+            EventKind::Vmm(VmmCall::Create { bytes, .. }) => *bytes,
+            _ => return,
+        };
+        let Some(process) = self.running.get(&event.pid) else { return };
+        let own = |one: &OomRetry| (one.pid, one.tid) == (event.pid, event.tid);
+        let Some(position) = self.oom_retries.iter().position(own) else { return };
+        let retry = self.oom_retries[position];
+        if bytes < retry.requested {
+            return;
+        }
+        self.oom_retries.swap_remove(position);
+        let before = process.totals.live.minus(ByteSum::from(bytes));
+        if let Some(one) = self.out_of_memory.get_mut(retry.index) {
+            one.recovered = Some(retry.live.minus(before).bytes());
+        }
+    }
+
+    /// Counts an error by its GPU, and returns that.
+    fn count_oom(
+        &mut self,
+        pid: Pid,
+        device: Option<DeviceId>,
+        requested: Option<(MemoryKind, Bytes)>,
+    ) -> Option<GpuId> {
+        let process = self.running.get(&pid)?;
         let gpu = device.and_then(|device| process.devices.gpu(device));
         // A call can fail on a GPU although it requested other memory.
-        let of_gpu = failed.requested.is_some_and(|(kind, _)| kind.takes_device_memory());
+        let of_gpu = requested.is_some_and(|(kind, _)| kind.takes_device_memory());
         let count = self.ooms_by_gpu.entry(gpu.filter(|_| of_gpu)).or_default();
         *count = count.saturating_add(1);
-        if failed.requested.is_none() || self.out_of_memory.len() >= MAX_LISTED_OOMS {
-            return;
+        gpu
+    }
+
+    /// Counts an error, and lists it unless the list is full.
+    fn list_oom(
+        &mut self,
+        event: &Event,
+        device: Option<DeviceId>,
+        requested: Option<(MemoryKind, Bytes)>,
+        site: Option<SiteId>,
+    ) -> bool {
+        let gpu = self.count_oom(event.pid, device, requested);
+        let Some(process) = self.running.get(&event.pid) else { return false };
+        if requested.is_none() || self.out_of_memory.len() >= MAX_LISTED_OOMS {
+            return false;
         }
         self.out_of_memory.push(OutOfMemory {
             at: event.time,
             pid: event.pid,
             tid: event.tid,
-            name: process.name.clone(),
+            name: process.program().into(),
             device,
             gpu,
-            requested: failed.requested.map(|(kind, bytes)| (kind, Bytes(bytes))),
-            site: failed.site,
-            site_name: self.sites.name(failed.site),
-            frames: Arc::default(),
+            requested,
+            site,
+            site_name: self.sites.name(site),
+            frames: CallStack::default(),
+            framework: None,
+            recovered: None,
             holders: self.holders_on(device, gpu),
         });
+        true
     }
 
     fn holders_on(
@@ -55,7 +159,7 @@ impl Ledger {
         };
         let mut holders: Vec<_> = self
             .shown()
-            .map(|process| (process.key.pid, process.name.clone(), live(process).bytes()))
+            .map(|process| (process.key.pid, process.program().into(), live(process).bytes()))
             .filter(|(_, _, bytes)| bytes.0 > 0)
             .collect();
         holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
@@ -63,6 +167,7 @@ impl Ledger {
     }
 
     pub(in crate::ledger) fn drain_ooms(&mut self) -> Vec<OutOfMemory> {
+        self.oom_retries.clear();
         let mut all = std::mem::take(&mut self.out_of_memory);
         for one in &mut all {
             one.site_name = self.sites.name(one.site);

@@ -307,6 +307,7 @@ impl Process {
             PoolCall::Created { pool, location } => self.pools.create(pool, location, event.time),
             PoolCall::Destroyed { pool } => self.pools.destroy(pool, event.entry_time),
             PoolCall::Trimmed { pool, .. } => {
+                self.overhead.pool_trims += 1;
                 // The call does not report how much was freed.
                 if let Some(pool) = self.pools.find(pool) {
                     pool.reserved = None;

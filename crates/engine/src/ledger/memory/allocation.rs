@@ -20,8 +20,8 @@ pub(in crate::ledger) type Slot = u32;
 /// Marks a missing slot, owner, thread or site.
 pub(in crate::ledger) const NIL: u32 = u32::MAX;
 
-/// Unknown device.
-const NO_DEVICE: u16 = u16::MAX;
+/// Unknown device: an ordinal that no device has.
+pub(in crate::ledger) const NO_DEVICE: DeviceId = DeviceId(u16::MAX);
 
 /// Entries per chunk.
 const CHUNK: usize = 256;
@@ -48,7 +48,7 @@ pub(in crate::ledger) struct AllocationEntry {
     /// The thread's tree of sizes; contains only the oldest allocation of each size.
     pub(in crate::ledger) smaller: Slot,
     pub(in crate::ledger) bigger: Slot,
-    device: u16,
+    device: DeviceId,
     pub(in crate::ledger) kind: MemoryKind,
     space: AddressType,
 }
@@ -84,7 +84,7 @@ impl AllocationEntry {
             ..
         } = *new;
         let site = site.map_or(NIL, |site| site.0);
-        let device = device.map_or(NO_DEVICE, |device| device.0);
+        let device = device.unwrap_or(NO_DEVICE);
         Self { value, bytes, returned_at, thread, owner, site, device, kind, space, ..Self::VACANT }
     }
 
@@ -93,11 +93,11 @@ impl AllocationEntry {
     }
 
     pub(in crate::ledger) fn device(&self) -> Option<DeviceId> {
-        (self.device != NO_DEVICE).then_some(DeviceId(self.device))
+        (self.device != NO_DEVICE).then_some(self.device)
     }
 
     pub(in crate::ledger) fn set_device(&mut self, device: DeviceId) {
-        self.device = device.0;
+        self.device = device;
     }
 
     /// Index of its context, or [`NIL`].

@@ -2,6 +2,7 @@
 
 pub(super) mod allocation;
 pub(super) mod loss;
+mod old_levels;
 pub(super) mod peak_bounds;
 pub(super) mod pending_frees;
 pub(super) mod recent_frees;

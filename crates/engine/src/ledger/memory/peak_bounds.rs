@@ -8,10 +8,10 @@
 
 use std::collections::VecDeque;
 
+use super::old_levels::OldLevels;
 use crate::model::units::{Bytes, Timestamp};
 
-/// Number of recent points that overlapping calls can still correct. A call that outlasts more
-/// points than this corrects only the peak itself.
+/// Number of recent points that overlapping calls can still correct one by one.
 const MAX_CORRECTABLE_POINTS: usize = 64;
 
 /// Levels from a given time on.
@@ -41,29 +41,44 @@ impl LevelPeak {
 #[derive(Clone, Debug, Default)]
 pub(in crate::ledger) struct PeakBounds {
     recent: VecDeque<LevelPoint>,
-    /// Peaks of the points that are no longer recent.
+    /// Lower bound of the peak of the points that are no longer recent.
     low: LevelPeak,
-    high: LevelPeak,
+    /// Their upper bounds, and the lower bound of the last one.
+    old: OldLevels,
+    last_low: i128,
     level: i128,
 }
 
 impl PeakBounds {
+    /// Bounds of the peak from a time on, with that much live memory.
+    pub(in crate::ledger) fn starting_with(live: Bytes, at: Timestamp) -> Self {
+        let level = i128::from(live.0);
+        let first = LevelPoint { at, low: level, high: level };
+        Self { recent: VecDeque::from([first]), level, ..Self::default() }
+    }
+
     /// Adds memory allocated by a call that lasted from `entered` to `at`.
     pub(in crate::ledger) fn add(&mut self, (entered, at): (Timestamp, Timestamp), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level += bytes;
         let before = self.before(entered);
-        if before == 0 && self.recent.len() == MAX_CORRECTABLE_POINTS && entered <= self.high.at {
-            self.high.level += bytes;
-        }
         if before < self.recent.len() {
-            let level = before.checked_sub(1).map_or(0, |i| self.recent[i].high);
+            let older = before.checked_sub(1).map(|index| self.recent[index]);
             for point in self.recent.range_mut(before..) {
                 point.high += bytes;
             }
-            // The level at the entry itself: the level before, plus this allocation.
-            let low = before.checked_sub(1).map_or(0, |i| self.recent[i].low);
-            self.recent.insert(before, LevelPoint { at: entered, low, high: level + bytes });
+            match (older, self.old.last()) {
+                (None, Some((last, _))) if entered <= last => self.old.raise(entered, bytes),
+                (older, old) => {
+                    // The level at the entry itself: the level before, plus this allocation.
+                    let (low, high) = older.map_or_else(
+                        || (self.last_low, old.map_or(0, |(_, high)| high)),
+                        |point| (point.low, point.high),
+                    );
+                    let point = LevelPoint { at: entered, low, high: high + bytes };
+                    self.recent.insert(before, point);
+                }
+            }
         }
         self.push(at);
     }
@@ -107,7 +122,7 @@ impl PeakBounds {
     fn range(&self) -> (Bytes, Bytes) {
         let clamp = |level: i128| Bytes(u64::try_from(level.max(0)).unwrap_or(u64::MAX));
         let low = self.recent.iter().map(|point| point.low).fold(self.low.level, i128::max);
-        let high = self.recent.iter().map(|point| point.high).fold(self.high.level, i128::max);
+        let high = self.recent.iter().map(|point| point.high).fold(self.old.max(), i128::max);
         (clamp(low), clamp(high))
     }
 
@@ -128,7 +143,9 @@ impl PeakBounds {
         while self.recent.len() > MAX_CORRECTABLE_POINTS {
             if let Some(LevelPoint { at, low, high }) = self.recent.pop_front() {
                 self.low.raise(low, at);
-                self.high.raise(high, at);
+                self.last_low = low;
+                let until = self.recent.front().map_or(at, |next| next.at);
+                self.old.push(at, until, high);
             }
         }
     }
@@ -170,6 +187,27 @@ mod tests {
     }
 
     #[test]
+    fn long_allocation_after_the_peak_raises_the_upper_bound() {
+        let mut peak = PeakBounds::default();
+        peak.add((at(1), at(2)), 1000);
+        // The level stays near the peak for as long as the recent points reach, and longer.
+        for i in 1..200 {
+            peak.subtract((at(10 * i), at(10 * i + 1)), 10);
+            peak.add((at(10 * i + 2), at(10 * i + 3)), 10);
+        }
+        peak.add((at(5), at(3000)), 50);
+        assert_eq!(peak.range(), (Bytes(1050), Bytes(1050)));
+        // The level was low at the entry of this one and after.
+        peak.subtract((at(3001), at(3002)), 1000);
+        for i in 301..500 {
+            peak.add((at(10 * i + 2), at(10 * i + 3)), 10);
+            peak.subtract((at(10 * i + 4), at(10 * i + 5)), 10);
+        }
+        peak.add((at(3005), at(6000)), 70);
+        assert_eq!(peak.range(), (Bytes(1050), Bytes(1050)));
+    }
+
+    #[test]
     fn allocation_in_flight_widens_peak_bounds() {
         let mut peak = PeakBounds::default();
         peak.add((at(1), at(2)), 100);
@@ -188,10 +226,12 @@ mod tests {
         let mut calls = Vec::new();
         for _ in 0..4 {
             let (mut now, mut held) = (0, Vec::new());
-            for _ in 0..60 {
+            for _ in 0..150 {
                 let entered = now + 1 + next(20);
-                let done = entered + 1 + next(30);
-                let returned = done + 1 + next(30);
+                // Some calls last longer than the recent points reach back.
+                let long = if next(12) == 0 { 3000 } else { 30 };
+                let done = entered + 1 + next(long);
+                let returned = done + 1 + next(long);
                 now = returned;
                 if !held.is_empty() && next(2) == 0 {
                     let bytes: i64 = held.swap_remove(next(held.len() as u64) as usize);

@@ -1,5 +1,6 @@
-//! Allocations that were ended by the reuse of their address, and whose free call is in progress
-//! (or lost).
+//! Frees and allocations of the same address whose calls overlap: allocations that were ended by the
+//! reuse of their address, and whose free call is in progress (or lost); and frees that returned
+//! before the call that made the allocation.
 
 use hashbrown::HashMap;
 
@@ -32,6 +33,12 @@ pub(in crate::ledger) struct PendingFrees {
     by_key: HashMap<AllocationKey, Vec<PendingFree>>,
     /// Number of pending frees.
     pub(in crate::ledger) count: u64,
+    /// Return times of frees whose allocating call may be in progress.
+    early: HashMap<AllocationKey, Timestamp>,
+    /// Number of frees that may be of memory whose allocating call overlaps with them.
+    pub(in crate::ledger) racing: u64,
+    /// Return time of the last call that released memory without a free.
+    pub(in crate::ledger) released_at: Timestamp,
 }
 
 impl PendingFrees {
@@ -62,26 +69,44 @@ impl PendingFrees {
         Some(pending)
     }
 
+    /// Records a free of unknown memory that returned at this time.
+    pub(in crate::ledger) fn add_early(&mut self, key: AllocationKey, returned: Timestamp) {
+        if self.early.len() < MAX_PENDING_KEYS {
+            self.early.insert(key, returned);
+        }
+    }
+
+    /// Whether memory that was allocated by a call entered at this time may have been freed already:
+    /// another thread freed the address while the call was in progress.
+    pub(in crate::ledger) fn match_early(
+        &mut self,
+        key: AllocationKey,
+        entered: Timestamp,
+    ) -> bool {
+        let early = if self.early.is_empty() { None } else { self.early.remove(&key) };
+        let is_racing = early.is_some_and(|returned| returned >= entered);
+        self.racing += u64::from(is_racing);
+        is_racing
+    }
+
     /// Removes allocations that may have ended with a context, in a call entered at that time,
-    /// without a free: they existed then and were ended by reuse since. Returns their number.
+    /// without a free: they existed then and were ended by reuse since. Returns them.
     pub(in crate::ledger) fn release_context(
         &mut self,
         context: ContextId,
         entered: Timestamp,
-    ) -> u64 {
-        let mut ended = 0;
+    ) -> Vec<PendingFree> {
+        let mut ended = Vec::new();
         let released = |pending: &PendingFree| {
             pending.context == Some(context)
                 && pending.allocated_at <= entered
                 && entered <= pending.at
         };
         self.by_key.retain(|_, pending| {
-            let before = pending.len();
-            pending.retain(|pending| !released(pending));
-            ended += (before - pending.len()) as u64;
+            ended.extend(pending.extract_if(.., |pending| released(pending)));
             !pending.is_empty()
         });
-        self.count -= ended;
+        self.count -= ended.len() as u64;
         ended
     }
 }
@@ -134,6 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn early_free_matches_only_an_overlapping_allocation() {
+        let mut pending_frees = PendingFrees::default();
+        let key = AllocationKey::address(1);
+        for (entered, expected) in [(9, true), (10, true), (11, false)] {
+            pending_frees.add_early(key, Timestamp(10));
+            assert_eq!(pending_frees.match_early(key, Timestamp(entered)), expected, "{entered}");
+            assert!(!pending_frees.match_early(key, Timestamp(entered)));
+        }
+    }
+
+    #[test]
     fn context_end_releases_pending_frees() {
         let mut pending_frees = PendingFrees::default();
         pending_frees.add(AllocationKey::address(1), 1, pending(7, 10));
@@ -141,7 +177,7 @@ mod tests {
         pending_frees.add(AllocationKey::address(3), 1, pending(8, 20));
         pending_frees.add(AllocationKey::address(4), 1, pending(7, 40));
         // One was reused before the end of the context, one was allocated after it.
-        assert_eq!(pending_frees.release_context(ContextId(7), Timestamp(15)), 1);
+        assert_eq!(pending_frees.release_context(ContextId(7), Timestamp(15)).len(), 1);
         assert_eq!(pending_frees.count, 3);
         assert!(pending_frees.match_free(AllocationKey::address(2), LATER).is_none());
         assert!(pending_frees.match_free(AllocationKey::address(1), LATER).is_some());

@@ -2,66 +2,12 @@
 
 use crate::model::ids::DeviceId;
 use crate::model::memory_kind::MemoryKind;
+pub(in crate::ledger) use crate::model::units::ByteSum;
 use crate::model::units::{Bytes, Timestamp};
 use crate::snapshot::KindView;
 
 use super::allocation::AllocationEntry;
 use super::peak_bounds::PeakBounds;
-
-/// A sum of sizes. Wide enough for any number of sizes of any value, so that sizes from a malicious
-/// program cannot make additions and subtractions disagree; printed as at most `u64::MAX`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(in crate::ledger) struct ByteSum(u128);
-
-impl ByteSum {
-    pub(in crate::ledger) fn add(&mut self, bytes: u64) {
-        self.0 += u128::from(bytes);
-    }
-
-    pub(in crate::ledger) fn subtract(&mut self, bytes: u64) {
-        self.0 = self.0.saturating_sub(u128::from(bytes));
-    }
-
-    pub(in crate::ledger) fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-
-    /// The difference, or 0 if `other` is larger.
-    pub(in crate::ledger) fn minus(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-
-    /// Signed difference, clamped to `i64`.
-    pub(in crate::ledger) fn signed_difference(self, other: Self) -> i64 {
-        let clamp = |bytes: u128| i64::try_from(bytes).unwrap_or(i64::MAX);
-        if self >= other { clamp(self.0 - other.0) } else { -clamp(other.0 - self.0) }
-    }
-
-    /// `count` times `bytes`.
-    pub(in crate::ledger) fn product(count: u64, bytes: u64) -> Self {
-        Self(u128::from(count) * u128::from(bytes))
-    }
-
-    /// `count` times this.
-    pub(in crate::ledger) fn times(self, count: u64) -> Self {
-        Self(self.0.saturating_mul(u128::from(count)))
-    }
-
-    /// The sum divided by a count.
-    pub(in crate::ledger) fn mean(self, count: u64) -> u64 {
-        u64::try_from(self.0 / u128::from(count.max(1))).unwrap_or(u64::MAX)
-    }
-
-    pub(in crate::ledger) fn bytes(self) -> Bytes {
-        Bytes(u64::try_from(self.0).unwrap_or(u64::MAX))
-    }
-}
-
-impl From<u64> for ByteSum {
-    fn from(bytes: u64) -> Self {
-        Self(u128::from(bytes))
-    }
-}
 
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,6 +85,14 @@ pub(in crate::ledger) struct DeviceTotal {
     bounds: PeakBounds,
 }
 
+/// Peak of the device memory since some time.
+#[derive(Clone, Debug)]
+struct PeakWindow {
+    id: u64,
+    peak: ByteSum,
+    bounds: PeakBounds,
+}
+
 /// Entry and return time of a call.
 type Call = (Timestamp, Timestamp);
 
@@ -156,6 +110,8 @@ pub(in crate::ledger) struct Totals {
     kinds: [KindTotal; MemoryKind::COUNT],
     /// Ordered by device, the unknown one last.
     devices: Vec<DeviceTotal>,
+    /// Peaks of measurements that have not ended.
+    windows: Vec<PeakWindow>,
 }
 
 impl Totals {
@@ -168,7 +124,24 @@ impl Totals {
             bounds: PeakBounds::default(),
             kinds: Default::default(),
             devices: Vec::new(),
+            windows: Vec::new(),
         }
+    }
+
+    /// Tracks the peak from a time on.
+    pub(in crate::ledger) fn open_window(&mut self, id: u64, at: Timestamp) {
+        let bounds = PeakBounds::starting_with(self.live.bytes(), at);
+        self.windows.push(PeakWindow { id, peak: self.live, bounds });
+    }
+
+    /// Returns the peak since the window was opened, and its bounds if they differ.
+    pub(in crate::ledger) fn close_window(
+        &mut self,
+        id: u64,
+    ) -> Option<(Bytes, Option<(Bytes, Bytes)>)> {
+        let index = self.windows.iter().position(|window| window.id == id)?;
+        let window = self.windows.swap_remove(index);
+        Some((window.peak.bytes(), window.bounds.bounds()))
     }
 
     /// Adds an allocation made by a call.
@@ -182,6 +155,10 @@ impl Totals {
                 self.peak_at = entry.returned_at;
             }
             self.bounds.add(call, entry.bytes);
+            for window in &mut self.windows {
+                window.peak = window.peak.max(self.live);
+                window.bounds.add(call, entry.bytes);
+            }
             self.device(entry.device()).add(call, entry.bytes);
         }
     }
@@ -193,6 +170,9 @@ impl Totals {
         if entry.kind.takes_device_memory() {
             self.live.subtract(entry.bytes);
             self.bounds.subtract(call, entry.bytes);
+            for window in &mut self.windows {
+                window.bounds.subtract(call, entry.bytes);
+            }
             self.device(entry.device()).subtract(call, entry.bytes);
         }
     }
@@ -208,6 +188,9 @@ impl Totals {
     ) {
         if bytes > 0 {
             self.bounds.correct_end(from, until, bytes);
+            for window in &mut self.windows {
+                window.bounds.correct_end(from, until, bytes);
+            }
             self.device(device).bounds.correct_end(from, until, bytes);
         }
     }

@@ -72,6 +72,7 @@ mod tests {
                     0,
                 ),
                 Tid(1),
+                false,
             );
         }
         table
@@ -88,8 +89,8 @@ mod tests {
         let pids: Vec<_> = tables.iter().map(|(pid, _)| pid.map(|pid| pid.0)).collect();
         assert_eq!(pids, [Some(4), Some(5), None]);
         let rows = || tables.iter().flat_map(|(_, table)| table.rows());
-        assert_eq!(rows().map(|row| row.count).sum::<u64>(), 120_000);
-        assert_eq!(rows().map(|row| row.live.bytes().0).sum::<u64>(), 960_000);
+        assert_eq!(rows().map(|row| row.track.count).sum::<u64>(), 120_000);
+        assert_eq!(rows().map(|row| row.track.live.bytes().0).sum::<u64>(), 960_000);
         assert_eq!(rows().count(), 90_000);
     }
 }

@@ -1,15 +1,13 @@
 //! Holders: memory of every process on a device, by allocation site. Site tables do not distinguish
 //! devices, so this visits every live allocation; it is meant for rare events.
 
-use std::cmp::Reverse;
-use std::sync::Arc;
-
 use hashbrown::HashMap;
+use std::cmp::Reverse;
 
 use crate::model::event::{Allocate, FailedCall};
 use crate::model::holder::{DeviceFilter, Holder, HolderSite};
 use crate::model::ids::{DeviceId, GpuId, Pid, ProcessKey, SiteId};
-use crate::model::stack::{Frame, SiteName};
+use crate::model::stack::{CallStack, SiteName};
 use crate::model::units::Bytes;
 
 use super::super::Ledger;
@@ -47,7 +45,7 @@ impl Ledger {
         (allocations > 0).then(|| Holder {
             key: process.key,
             uid: process.uid,
-            name: process.name.clone(),
+            name: process.program().into(),
             live_bytes: live.bytes(),
             live_allocations: allocations,
             sites: self.held_sites(sites),
@@ -68,7 +66,7 @@ impl Ledger {
             .map(|(name, (site, bytes, count))| HolderSite {
                 site,
                 name,
-                frames: Arc::default(),
+                frames: CallStack::default(),
                 live_bytes: bytes.bytes(),
                 live_allocations: count,
             })
@@ -148,7 +146,7 @@ impl Ledger {
 
     /// Name and frames of a site, innermost first; no frames if they are not resolved yet.
     #[must_use]
-    pub fn site(&self, site: Option<SiteId>) -> (SiteName, Arc<[Frame]>) {
+    pub fn site(&self, site: Option<SiteId>) -> (SiteName, CallStack) {
         let name = self.sites.name(site);
         (name, site.and_then(|site| self.sites.frames(site)).unwrap_or_default())
     }

@@ -6,12 +6,12 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::anomaly::SiteBaseline;
-use crate::leak::{GrowthHistory, LifetimeHistogram, MajorityDevice};
+use crate::leak::{MajorityDevice, Track};
 use crate::model::change::EndReason;
 use crate::model::cuda_object::ObjectKind;
 use crate::model::ids::{DeviceId, SiteId, Tid};
 use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::units::Timestamp;
 
 use super::super::memory::allocation::AllocationEntry;
 use super::super::memory::totals::ByteSum;
@@ -97,29 +97,20 @@ impl SiteRef {
 pub(in crate::ledger) struct SiteRow {
     pub(in crate::ledger) source: SiteRef,
     pub(in crate::ledger) resource: ResourceKind,
-    pub(in crate::ledger) live: ByteSum,
-    pub(in crate::ledger) count: u64,
+    /// Live allocations over time.
+    pub(in crate::ledger) track: Track,
     /// Total of all allocations.
     pub(in crate::ledger) total: ByteSum,
-    pub(in crate::ledger) allocations: u64,
     /// Peak, and when it was reached; no time for merged rows, whose peaks may have been at
     /// different times.
     pub(in crate::ledger) peak: ByteSum,
     pub(in crate::ledger) peak_at: Option<Timestamp>,
-    /// Number freed by calls, or implied by another allocation with the same key.
-    pub(in crate::ledger) freed: u64,
-    pub(in crate::ledger) first: Timestamp,
-    pub(in crate::ledger) last: Timestamp,
-    /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
-    allocated_at_sum: ByteSum,
-    lifetime_sum: ByteSum,
-    /// Lifetimes of freed allocations.
-    pub(in crate::ledger) lifetimes: LifetimeHistogram,
-    pub(in crate::ledger) history: GrowthHistory,
     pub(in crate::ledger) threads: AllocatingThreads,
     pub(in crate::ledger) devices: MajorityDevice,
     /// Number of live allocations of unknown size.
     pub(in crate::ledger) unknown_sizes: u64,
+    /// Number of allocations made while a stream was capturing.
+    pub(in crate::ledger) during_capture: u64,
     /// Size of the largest allocation so far.
     largest: u64,
     /// Live bytes at the last snapshot.
@@ -131,84 +122,37 @@ impl SiteRow {
         Self {
             source,
             resource,
-            live: ByteSum::default(),
-            count: 0,
+            track: Track::new(at),
             total: ByteSum::default(),
-            allocations: 0,
             peak: ByteSum::default(),
             peak_at: None,
-            freed: 0,
-            first: at,
-            last: at,
-            allocated_at_sum: ByteSum::default(),
-            lifetime_sum: ByteSum::default(),
-            lifetimes: LifetimeHistogram::default(),
-            history: GrowthHistory::default(),
             threads: AllocatingThreads::Unset,
             devices: MajorityDevice::default(),
             unknown_sizes: 0,
+            during_capture: 0,
             largest: 0,
             shown: ByteSum::default(),
         }
     }
 
     fn grow(&mut self, bytes: u64, at: Timestamp) {
-        self.live.add(bytes);
         self.total.add(bytes);
-        if self.live > self.peak {
-            self.peak = self.live;
+        if self.track.live > self.peak {
+            self.peak = self.track.live;
             self.peak_at = Some(at);
-        }
-    }
-
-    /// Live quantity, as the classifier uses it.
-    pub(in crate::ledger) fn quantity(&self) -> u64 {
-        match self.resource {
-            ResourceKind::Memory(_) => self.live.bytes().0,
-            ResourceKind::Object(_) => self.count,
-        }
-    }
-
-    /// Mean age of live allocations.
-    pub(in crate::ledger) fn mean_age(&self, at: Timestamp) -> Nanos {
-        if self.count == 0 {
-            Nanos(0)
-        } else {
-            at - Timestamp(self.allocated_at_sum.mean(self.count))
-        }
-    }
-
-    /// Mean lifetime of freed allocations, if any.
-    pub(in crate::ledger) fn mean_life(&self) -> Option<Nanos> {
-        (self.freed > 0).then(|| Nanos(self.lifetime_sum.mean(self.freed)))
-    }
-
-    /// Contribution of one allocation to the quantity.
-    const fn size(&self, bytes: u64) -> u64 {
-        match self.resource {
-            ResourceKind::Memory(_) => bytes,
-            ResourceKind::Object(_) => 1,
         }
     }
 
     /// Merges another row into this one.
     pub(in crate::ledger) fn merge(&mut self, other: &Self) {
-        self.history.merge(self.quantity(), &other.history, other.quantity());
-        self.live = self.live.plus(other.live);
-        self.count = self.count.saturating_add(other.count);
+        self.track.merge(&other.track);
         self.total = self.total.plus(other.total);
-        self.allocations = self.allocations.saturating_add(other.allocations);
         self.peak = self.peak.plus(other.peak);
         self.peak_at = None;
-        self.freed = self.freed.saturating_add(other.freed);
-        self.first = self.first.min(other.first);
-        self.last = self.last.max(other.last);
-        self.allocated_at_sum = self.allocated_at_sum.plus(other.allocated_at_sum);
-        self.lifetime_sum = self.lifetime_sum.plus(other.lifetime_sum);
-        self.lifetimes.merge(&other.lifetimes);
         self.threads = self.threads.and(other.threads);
         self.devices = self.devices.merge(other.devices);
         self.unknown_sizes = self.unknown_sizes.saturating_add(other.unknown_sizes);
+        self.during_capture = self.during_capture.saturating_add(other.during_capture);
         self.largest = self.largest.max(other.largest);
         self.shown = self.shown.plus(other.shown);
     }
@@ -223,7 +167,7 @@ pub(in crate::ledger) enum AllocatingThreads {
 }
 
 impl AllocatingThreads {
-    fn and(self, other: Self) -> Self {
+    pub(in crate::ledger) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unset, threads) | (threads, Self::Unset) => threads,
             (Self::One(one), Self::One(other)) if one == other => self,
@@ -261,17 +205,20 @@ impl SiteTable {
         Self { start, merged, ..Self::default() }
     }
 
-    /// Records an allocation by a thread; returns the previous values of the site, if it is known.
+    /// Records an allocation by a thread; `capturing`: a stream of the process is capturing. Returns
+    /// the previous values of the site, if it is known.
     pub(in crate::ledger) fn add(
         &mut self,
         entry: &AllocationEntry,
         tid: Tid,
+        capturing: bool,
     ) -> Option<SiteBaseline> {
         let resource = ResourceKind::Memory(entry.kind);
         let row = self.record(entry.site(), resource, entry.bytes, entry.returned_at);
         row.threads = row.threads.and(AllocatingThreads::One(tid));
         row.devices.add(entry.device());
-        let before = SiteBaseline { count: row.allocations - 1, largest: row.largest };
+        row.during_capture += u64::from(capturing);
+        let before = SiteBaseline { count: row.track.allocations - 1, largest: row.largest };
         row.largest = row.largest.max(entry.bytes);
         matches!(row.source, SiteRef::Site(_)).then_some(before)
     }
@@ -307,12 +254,8 @@ impl SiteTable {
     ) -> &mut SiteRow {
         let start = self.start;
         let row = self.row(site, resource, at);
-        row.history.allocated(at - start, row.quantity(), row.size(bytes));
-        row.allocations += 1;
-        row.count += 1;
-        row.allocated_at_sum.add(at.0);
+        row.track.allocated(start, at, bytes);
         row.unknown_sizes += u64::from(bytes == 0);
-        row.last = row.last.max(at);
         row.grow(bytes, at);
         row
     }
@@ -328,16 +271,9 @@ impl SiteTable {
     ) {
         let start = self.start;
         let row = self.row(site, resource, at);
-        row.history.freed(allocated_at - start, at - start, row.quantity(), row.size(bytes));
-        row.count = row.count.saturating_sub(1);
-        row.live.subtract(bytes);
-        row.allocated_at_sum.subtract(allocated_at.0);
+        let freed = matches!(reason, EndReason::Freed | EndReason::Replaced);
+        row.track.ended(start, allocated_at, at, bytes, freed);
         row.unknown_sizes = row.unknown_sizes.saturating_sub(u64::from(bytes == 0));
-        if matches!(reason, EndReason::Freed | EndReason::Replaced) {
-            row.freed += 1;
-            row.lifetime_sum.add((at - allocated_at).0);
-            row.lifetimes.add(at - allocated_at);
-        }
     }
 
     /// Counts another opening of memory that is already open.
@@ -348,8 +284,8 @@ impl SiteTable {
         at: Timestamp,
     ) {
         let row = self.row(site, ResourceKind::Memory(kind), at);
-        row.allocations += 1;
-        row.last = row.last.max(at);
+        row.track.allocations += 1;
+        row.track.last = row.track.last.max(at);
     }
 
     /// Records the end of an allocation that had been opened `openings` times.
@@ -364,13 +300,13 @@ impl SiteTable {
         self.finish((entry.site(), resource), entry.bytes, entry.returned_at, reason, at);
         if openings != 1 && matches!(reason, EndReason::Freed | EndReason::Replaced) {
             let row = self.row(entry.site(), resource, at);
-            row.freed = row.freed.saturating_add(openings).saturating_sub(1);
+            row.track.freed = row.track.freed.saturating_add(openings).saturating_sub(1);
         }
     }
 
     /// Counts the close of one of several openings.
     pub(in crate::ledger) fn close_handle(&mut self, entry: &AllocationEntry, at: Timestamp) {
-        self.row(entry.site(), ResourceKind::Memory(entry.kind), at).freed += 1;
+        self.row(entry.site(), ResourceKind::Memory(entry.kind), at).track.freed += 1;
     }
 
     /// Updates the size of a live allocation when it becomes known.
@@ -379,7 +315,7 @@ impl SiteTable {
         let row = self.row(entry.site(), ResourceKind::Memory(entry.kind), at);
         let learned = u64::from(entry.bytes == 0 && bytes > 0);
         row.unknown_sizes = row.unknown_sizes.saturating_sub(learned);
-        row.history.resized(entry.returned_at - start, at - start, row.quantity(), more);
+        row.track.resized(start, entry.returned_at, at, more);
         row.grow(more, at);
     }
 
@@ -472,7 +408,7 @@ impl SiteTable {
 
     /// Called after a snapshot: deltas are counted from here on.
     pub(in crate::ledger) fn reset_delta(&mut self) {
-        self.rows.iter_mut().for_each(|row| row.shown = row.live);
+        self.rows.iter_mut().for_each(|row| row.shown = row.track.live);
     }
 
     /// Merges all sites of a kind into one row; totals are unaffected.
@@ -498,18 +434,18 @@ impl SiteTable {
     /// Frees memory that is only needed while rows change.
     pub(in crate::ledger) fn freeze(&mut self) {
         self.recent = Vec::new();
-        self.rows.iter_mut().for_each(|row| row.history.shrink_to_fit());
+        self.rows.iter_mut().for_each(|row| row.track.history.shrink_to_fit());
         self.rows.shrink_to_fit();
     }
 
     /// Merges the rows of a frozen table.
     pub(in crate::ledger) fn absorb(&mut self, other: Self) {
         for row in other.rows {
-            let (source, resource, first) = (row.source, row.resource, row.first);
+            let (source, resource, first) = (row.source, row.resource, row.track.first);
             let slot =
                 self.find(source, resource).unwrap_or_else(|| self.open(source, resource, first));
             let own = &mut self.rows[slot as usize];
-            if own.allocations == 0 {
+            if own.track.allocations == 0 {
                 *own = SiteRow { source: own.source, ..row };
             } else {
                 own.merge(&row);
@@ -523,6 +459,7 @@ mod tests {
     use super::*;
     use crate::ledger::memory::allocation::NewAllocation;
     use crate::model::ids::AllocationKey;
+    use crate::model::units::Nanos;
 
     fn entry(site: u32, bytes: u64) -> AllocationEntry {
         let new = NewAllocation::plain(AllocationKey::address(1), MemoryKind::Device, bytes);
@@ -534,34 +471,42 @@ mod tests {
         let mut table = SiteTable::starting_at(Timestamp(0));
         let count = MAX_SITE_ROWS as u32 + 100;
         for site in 0..count {
-            table.add(&entry(site, 8), Tid(1));
+            table.add(&entry(site, 8), Tid(1), false);
         }
         assert_eq!(table.len(), MAX_SITE_ROWS + 1);
         let other = table.rows().iter().find(|row| row.source == SiteRef::Other).unwrap();
-        assert_eq!((other.count, other.live.bytes().0), (100, 800));
+        assert_eq!((other.track.count, other.track.live.bytes().0), (100, 800));
         for site in 0..count {
             table.remove(&entry(site, 8), EndReason::Freed, Timestamp(20), 1);
         }
-        assert!(table.rows().iter().all(|row| row.count == 0 && row.live == ByteSum::default()));
+        assert!(
+            table
+                .rows()
+                .iter()
+                .all(|row| row.track.count == 0 && row.track.live == ByteSum::default())
+        );
     }
 
     #[test]
     fn merged_sites_keep_their_totals() {
         let mut table = SiteTable::starting_at(Timestamp(0));
         for site in 0..3 {
-            table.add(&entry(site, 8), Tid(1));
+            table.add(&entry(site, 8), Tid(1), false);
         }
         table.merge_all();
-        table.add(&entry(7, 100), Tid(2));
+        table.add(&entry(7, 100), Tid(2), false);
         assert_eq!(table.len(), 1);
-        assert_eq!((table.rows()[0].live.bytes().0, table.rows()[0].count), (124, 4));
+        assert_eq!((table.rows()[0].track.live.bytes().0, table.rows()[0].track.count), (124, 4));
         for site in 0..3 {
             table.remove(&entry(site, 8), EndReason::Freed, Timestamp(20), 1);
         }
         table.merge_all();
         let row = &table.rows()[0];
-        assert_eq!((row.source, row.live.bytes().0, row.count), (SiteRef::Other, 100, 1));
-        assert_eq!((row.allocations, row.freed), (4, 3));
+        assert_eq!(
+            (row.source, row.track.live.bytes().0, row.track.count),
+            (SiteRef::Other, 100, 1)
+        );
+        assert_eq!((row.track.allocations, row.track.freed), (4, 3));
     }
 
     #[test]
@@ -570,14 +515,14 @@ mod tests {
         for (lifetime, reason) in
             [(0, EndReason::Freed), (3, EndReason::Freed), (1024, EndReason::Replaced)]
         {
-            table.add(&entry(1, 8), Tid(1));
+            table.add(&entry(1, 8), Tid(1), false);
             table.remove(&entry(1, 8), reason, Timestamp(10 + lifetime), 1);
         }
-        table.add(&entry(1, 8), Tid(1));
+        table.add(&entry(1, 8), Tid(1), false);
         table.remove(&entry(1, 8), EndReason::Released, Timestamp(1 << 30), 1);
         let row = &table.rows()[0];
-        assert_eq!(row.lifetimes.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
-        assert_eq!((row.freed, row.lifetimes.max()), (3, Some(Nanos(1024))));
+        assert_eq!(row.track.lifetimes.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
+        assert_eq!((row.track.freed, row.track.lifetimes.max()), (3, Some(Nanos(1024))));
     }
 
     #[test]
@@ -587,7 +532,7 @@ mod tests {
             for &(thread, device) in entries {
                 let mut entry = entry(1, 8);
                 device.into_iter().for_each(|device| entry.set_device(DeviceId(device)));
-                table.add(&entry, Tid(thread));
+                table.add(&entry, Tid(thread), false);
             }
             let row = &table.rows()[0];
             (row.threads, row.devices.device())

@@ -5,13 +5,15 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 
 use crate::leak;
-use crate::leak::SiteObservation;
-use crate::model::ids::{DeviceId, GpuId, Tid};
+use crate::leak::{MajorityDevice, Track};
+use crate::model::ids::{DeviceId, ProcessKey, Tid};
 use crate::model::memory_kind::MemoryLayer;
 use crate::model::stack::{SiteName, SiteRegistry};
-use crate::model::units::{Bytes, Nanos, Timestamp};
-use crate::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
+use crate::model::units::{Nanos, Timestamp};
+use crate::snapshot::Undecided;
+use crate::verdict::{CacheTensors, Resource, SiteVerdict, Verdict, sort_others, sort_suspects};
 
+use super::super::driver::gpu_memory::GpuMemory;
 use super::super::process::Process;
 use super::table::{AllocatingThreads, ResourceKind, SiteRow};
 use super::views::name;
@@ -34,6 +36,8 @@ pub(in crate::ledger) struct SiteVerdicts {
     pub(in crate::ledger) others: Vec<SiteVerdict>,
     /// Number of suspects before the list was truncated.
     pub(in crate::ledger) suspects_total: u64,
+    /// Running processes with growth that is too short for a verdict.
+    pub(in crate::ledger) undecided: HashMap<ProcessKey, Undecided>,
 }
 
 impl SiteVerdicts {
@@ -41,42 +45,30 @@ impl SiteVerdicts {
     pub(in crate::ledger) fn append(&mut self, mut other: Self) {
         self.suspects.append(&mut other.suspects);
         self.others.append(&mut other.others);
+        self.undecided.extend(other.undecided);
     }
 
     /// Sorts and truncates both lists.
     pub(in crate::ledger) fn ranked(mut self, suspects: usize, others: usize) -> Self {
-        self.suspects.sort_by_key(|one| {
-            let bytes = one.resource.is_bytes();
-            (
-                Reverse((one.confidence, bytes, one.evidence.growth_per_hour)),
-                one.pid,
-                one.site,
-                one.resource,
-            )
-        });
+        sort_suspects(&mut self.suspects);
         self.suspects_total = self.suspects.len() as u64;
         self.suspects.truncate(suspects);
-        self.others.sort_by_key(|one| {
-            let bytes = one.resource.is_bytes();
-            (
-                Reverse((bytes, one.evidence.live, one.evidence.created)),
-                one.pid,
-                one.site,
-                one.resource,
-            )
-        });
+        sort_others(&mut self.others);
         self.others.truncate(others);
         self
     }
 
-    /// Adjusts suspects in PyTorch's cache by its tensors, if these are known.
-    fn explain_cache(&mut self, process: &Process, at: Timestamp) {
+    /// Adjusts suspects in PyTorch's cache by its tensors, if these are known. `captured` are the
+    /// sites most of whose memory was allocated during captures.
+    fn explain_cache(&mut self, process: &Process, at: Timestamp, captured: &[SiteName]) {
         let Some(torch) = process.torch.as_deref() else { return };
         let (cache, mut suspects): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.suspects).into_iter().partition(is_cache);
+        // The device of memory from before the trace can be unknown.
         let rate = |of: &[SiteVerdict], device: Option<DeviceId>, tensors: bool| {
             let wanted = |one: &&SiteVerdict| {
-                one.device == device && tensors == (one.resource == Resource::Tensors)
+                (device.is_none() || one.device == device)
+                    && tensors == (one.resource == Resource::Tensors)
             };
             let rates = of.iter().filter(wanted).map(|one| one.evidence.growth_per_hour);
             rates.fold(0, u64::saturating_add)
@@ -88,6 +80,7 @@ impl SiteVerdicts {
                 Some(CacheTensors {
                     growth_per_hour: rate(&suspects, one.device, true),
                     cache_growth_per_hour: rate(&cache, one.device, false),
+                    during_capture: captured.contains(&one.site),
                     ..tensors
                 })
             })
@@ -97,25 +90,43 @@ impl SiteVerdicts {
                 let own = (one.verdict, one.confidence, std::mem::take(&mut one.evidence));
                 (one.verdict, one.confidence, one.evidence) = leak::classify_cache(own, tensors);
             }
+            // Growth that leaking tensors explain is listed with them.
+            let is_explained = one.evidence.tensors.is_some_and(|tensors| tensors.explain_growth());
             if one.verdict == Verdict::Leak {
                 suspects.push(one);
-            } else {
+            } else if !is_explained {
                 self.others.push(one);
             }
         }
         self.suspects = suspects;
     }
 
+    /// Counts a site whose growth is too short for a verdict.
+    fn count_undecided(&mut self, process: &Process, one: &SiteVerdict) {
+        let Some(wait) = one.evidence.time_to_verdict else { return };
+        // Its tensors are classified instead.
+        if process.torch.is_some() && is_cache(one) {
+            return;
+        }
+        let empty = Undecided { sites: 0, wait };
+        let undecided = self.undecided.entry(process.key).or_insert(empty);
+        undecided.sites += 1;
+        undecided.wait = undecided.wait.max(wait);
+    }
+
     /// Forecasts when devices will be full, where their free memory is known.
-    pub(in crate::ledger) fn forecast(&mut self, process: &Process, free: &HashMap<GpuId, Bytes>) {
+    pub(in crate::ledger) fn forecast(&mut self, process: &Process, gpus: &GpuMemory) {
         for one in &mut self.suspects {
             let on_device = match one.resource {
                 Resource::Memory(kind) => kind.takes_device_memory(),
                 Resource::Tensors => true,
                 Resource::Objects(_) => false,
             };
-            let gpu = one.device.and_then(|device| process.devices.gpu(device));
-            let free = gpu.filter(|_| on_device).and_then(|gpu| free.get(&gpu));
+            let gpu = match one.device {
+                Some(device) => process.devices.gpu(device),
+                None => gpus.only(),
+            };
+            let free = gpu.filter(|_| on_device).and_then(|gpu| gpus.free(gpu));
             one.evidence.time_until_full = free.map(|free| {
                 let nanos =
                     u128::from(free.0) * HOUR / u128::from(one.evidence.growth_per_hour.max(1));
@@ -165,7 +176,7 @@ pub(in crate::ledger) fn of(
         (Reverse((bytes, site.live, site.peak)), site.name, site.resource)
     });
     let mut verdicts = SiteVerdicts::default();
-    let mut checked = 0;
+    let (mut checked, mut captured) = (0, Vec::new());
     for site in sites {
         let listed = verdicts.others.len() < others;
         checked += usize::from(site.may_leak);
@@ -174,13 +185,17 @@ pub(in crate::ledger) fn of(
             continue;
         }
         let one = site.classify(process, at, registry);
+        if site.is_captured() {
+            captured.push(site.name);
+        }
+        verdicts.count_undecided(process, &one);
         if one.verdict == Verdict::Leak {
             verdicts.suspects.push(one);
         } else if listed {
             verdicts.others.push(one);
         }
     }
-    verdicts.explain_cache(process, at);
+    verdicts.explain_cache(process, at, &captured);
     verdicts
 }
 
@@ -191,15 +206,13 @@ fn is_cache(one: &SiteVerdict) -> bool {
 
 /// Rows to classify; see [`MAX_ROWS`].
 fn largest(process: &Process, at: Timestamp) -> Vec<&SiteRow> {
-    let start = process.sites.start();
     let rank = |row: &SiteRow| {
         let bytes = matches!(row.resource, ResourceKind::Memory(_));
-        let (first, last) = (row.first - start, row.last - start);
-        let may_leak = leak::may_leak(row.count, first, last, at - start);
-        (may_leak, bytes, row.quantity(), row.peak)
+        let may_leak = row.track.may_leak(at, process.ended.is_some());
+        (may_leak, bytes, row.track.quantity(), row.peak)
     };
     let rows = process.sites.rows().iter();
-    let rows = rows.filter(|row| row.allocations > 0 && resource(row.resource).is_some());
+    let rows = rows.filter(|row| row.track.allocations > 0 && resource(row.resource).is_some());
     let mut rows: Vec<_> = rows.map(|row| (Reverse(rank(row)), row)).collect();
     if rows.len() > MAX_ROWS {
         rows.select_nth_unstable_by_key(MAX_ROWS / 2, |(rank, _)| *rank);
@@ -230,44 +243,45 @@ impl<'a> SiteTotals<'a> {
         let all = || rows.iter().map(|(_, _, row)| *row);
         let sum =
             |of: fn(&SiteRow) -> u64| all().fold(0_u64, |sum, row| sum.saturating_add(of(row)));
-        let first = all().map(|row| row.first).min()?;
-        let last = all().map(|row| row.last).max()?;
-        let start = process.sites.start();
-        let count = sum(|row| row.count);
+        let may_leak = match rows {
+            [(_, _, row)] => row.track.may_leak(at, process.ended.is_some()),
+            // Together they may have enough allocations.
+            _ => true,
+        };
         Some(Self {
             name,
             resource: resource(kind)?,
             rows,
-            live: sum(SiteRow::quantity),
+            live: sum(|row| row.track.quantity()),
             peak: sum(|row| row.peak.bytes().0),
-            may_leak: leak::may_leak(count, first - start, last - start, at - start),
+            may_leak,
         })
     }
 
+    /// Whether most allocations were made while a stream was capturing.
+    fn is_captured(&self) -> bool {
+        let sum = |of: fn(&SiteRow) -> u64| self.rows.iter().map(|(_, _, row)| of(row)).sum();
+        let (captured, all): (u64, u64) =
+            (sum(|row| row.during_capture), sum(|row| row.track.allocations));
+        captured > all / 2
+    }
+
     fn classify(&self, process: &Process, at: Timestamp, registry: &SiteRegistry) -> SiteVerdict {
-        let mut rows = self.rows.iter().map(|(_, _, row)| *row);
-        let one = rows.next();
-        let merged = (self.rows.len() > 1).then(|| {
-            let mut all = one.cloned();
-            rows.for_each(|row| all.iter_mut().for_each(|all| all.merge(row)));
-            all
-        });
-        let merged = merged.flatten();
-        let row = merged.as_ref().or(one);
-        let frames = registry.frames_of(self.name);
+        let rows: Vec<&SiteRow> = self.rows.iter().map(|(_, _, row)| *row).collect();
+        let tracks: Vec<&Track> = rows.iter().map(|row| &row.track).collect();
         let has_stack = !matches!(self.name, SiteName::Unknown | SiteName::Other);
-        let (verdict, confidence, evidence) = row.map_or_else(
-            || (Verdict::NotEnoughData, Confidence::Possible, Evidence::default()),
-            |row| leak::classify(&observation(row, process, at, has_stack)),
-        );
+        let (start, has_ended) = (process.sites.start(), process.ended.is_some());
+        let (verdict, confidence, mut evidence) =
+            Track::classify(&tracks, (start, at), has_ended, has_stack);
+        evidence.kept_by = process.kept_by.get(&self.name).cloned();
         SiteVerdict {
             pid: Some(process.key.pid),
             process: process.name.clone(),
             site: self.name,
-            frames,
+            frames: registry.frames_of(self.name),
             resource: self.resource,
-            device: row.and_then(|row| device(row, process)),
-            thread: row.and_then(|row| thread(row, process)),
+            device: device(&rows, process),
+            thread: thread(&rows, process),
             verdict,
             confidence,
             evidence,
@@ -275,44 +289,23 @@ impl<'a> SiteTotals<'a> {
     }
 }
 
-fn observation<'a>(
-    row: &'a SiteRow,
-    process: &Process,
-    at: Timestamp,
-    has_stack: bool,
-) -> SiteObservation<'a> {
-    let start = process.sites.start();
-    SiteObservation {
-        history: &row.history,
-        lifetimes: &row.lifetimes,
-        live: row.quantity(),
-        live_count: row.count,
-        allocated: row.allocations,
-        freed: row.freed,
-        mean_age: row.mean_age(at),
-        mean_life: row.mean_life(),
-        first: row.first - start,
-        last: row.last - start,
-        now: at - start,
-        has_ended: process.ended.is_some(),
-        has_stack,
-    }
-}
-
 /// Device of most allocations; if unknown, the only device that the process uses. Host memory has
 /// no device, whatever context it was allocated in.
-fn device(row: &SiteRow, process: &Process) -> Option<DeviceId> {
-    if row.resource.kind().is_some_and(|kind| kind.layer() == MemoryLayer::Host) {
+fn device(rows: &[&SiteRow], process: &Process) -> Option<DeviceId> {
+    let resource = rows.first()?.resource;
+    if resource.kind().is_some_and(|kind| kind.layer() == MemoryLayer::Host) {
         return None;
     }
     let only = match process.totals.devices() {
-        [only] if row.resource.takes_device_memory() => only.device,
+        [only] if resource.takes_device_memory() => only.device,
         _ => None,
     };
-    row.devices.device().or(only)
+    let devices = rows.iter().map(|row| row.devices).reduce(MajorityDevice::merge)?;
+    devices.device().or(only)
 }
 
-fn thread(row: &SiteRow, process: &Process) -> Option<(Tid, Box<str>)> {
-    let AllocatingThreads::One(tid) = row.threads else { return None };
+fn thread(rows: &[&SiteRow], process: &Process) -> Option<(Tid, Box<str>)> {
+    let threads = rows.iter().map(|row| row.threads).reduce(AllocatingThreads::and)?;
+    let AllocatingThreads::One(tid) = threads else { return None };
     Some((tid, process.threads.name(tid).unwrap_or_default().into()))
 }

@@ -80,8 +80,8 @@ pub(in crate::ledger) fn coverage(tables: &[OwnedTable<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
     let rows = rows.filter(|row| row.resource.is_memory());
     rows.fold((0, 0), |(all, without), row| {
-        let missing = if row.source == SiteRef::Unknown { row.allocations } else { 0 };
-        (all + row.allocations, without + missing)
+        let missing = if row.source == SiteRef::Unknown { row.track.allocations } else { 0 };
+        (all + row.track.allocations, without + missing)
     })
 }
 
@@ -112,7 +112,9 @@ fn bytes_of<'a>(group: &'a [NamedRow<'_>]) -> impl Iterator<Item = &'a SiteRow> 
 /// Number of objects: live, and ever created.
 fn object_counts(group: &[NamedRow<'_>]) -> (u64, u64) {
     let rows = group.iter().filter(|(_, _, row)| row.resource.object().is_some());
-    rows.fold((0, 0), |(live, all), (_, _, row)| (live + row.count, all + row.allocations))
+    rows.fold((0, 0), |(live, all), (_, _, row)| {
+        (live + row.track.count, all + row.track.allocations)
+    })
 }
 
 /// Sort key: by the order of the options, then by total bytes allocated, then by objects.
@@ -121,9 +123,9 @@ fn rank(
     list_kind: SiteListKind,
     sort: SortOrder,
 ) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
-    let live = sum(counted(group, list_kind), |row| row.live).bytes();
-    let count = counted(group, list_kind).map(|row| row.count).sum();
-    let first = bytes_of(group).map(|row| row.first).min();
+    let live = sum(counted(group, list_kind), |row| row.track.live).bytes();
+    let count = counted(group, list_kind).map(|row| row.track.count).sum();
+    let first = bytes_of(group).map(|row| row.track.first).min();
     let all = sum(bytes_of(group), |row| row.total);
     let position = super::super::process_view::rank(sort, live, count, first);
     (position, Reverse(all.bytes().0), Reverse(object_counts(group)))
@@ -149,17 +151,17 @@ fn site(
     SiteView {
         name,
         frames: registry.frames_of(name),
-        live_bytes: bytes(|row| row.live),
-        live_allocations: count(|row| row.count),
-        grown: totals.map_or(0, |row| row.live.signed_difference(row.shown)),
+        live_bytes: bytes(|row| row.track.live),
+        live_allocations: count(|row| row.track.count),
+        grown: totals.map_or(0, |row| row.track.live.signed_difference(row.shown)),
         bytes_total: bytes(|row| row.total),
-        allocations_total: count(|row| row.allocations),
-        freed_total: count(|row| row.freed),
+        allocations_total: count(|row| row.track.allocations),
+        freed_total: count(|row| row.track.freed),
         peak_bytes: bytes(|row| row.peak),
         peak_at: totals.and_then(|row| row.peak_at),
-        seen: any.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
-        lifetimes: all.as_ref().map(|row| row.lifetimes.iter().collect()).unwrap_or_default(),
-        longest_lifetime: all.as_ref().and_then(|row| row.lifetimes.max()),
+        seen: any.as_ref().map(|row| (row.track.first, row.track.last)).unwrap_or_default(),
+        lifetimes: all.as_ref().map(|row| row.track.lifetimes.iter().collect()).unwrap_or_default(),
+        longest_lifetime: all.as_ref().and_then(|row| row.track.lifetimes.max()),
         growth: growth(totals, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
         objects: objects.iter().filter_map(object).collect(),
@@ -197,7 +199,7 @@ fn merge_rows<'a>(mut rows: impl Iterator<Item = &'a SiteRow>) -> Option<SiteRow
 
 fn growth(counted: Option<&SiteRow>, start: Timestamp, at: Timestamp) -> SiteHistory {
     match counted {
-        Some(row) => row.history.history(start, at - start, row.live.bytes().0),
+        Some(row) => row.track.history.history(start, at - start, row.track.live.bytes().0),
         None => GrowthHistory::default().history(start, at - start, 0),
     }
 }
@@ -205,12 +207,12 @@ fn growth(counted: Option<&SiteRow>, start: Timestamp, at: Timestamp) -> SiteHis
 fn kind(row: &SiteRow) -> Option<SiteKindView> {
     Some(SiteKindView {
         kind: row.resource.kind()?,
-        live_bytes: row.live.bytes(),
-        live_allocations: row.count,
+        live_bytes: row.track.live.bytes(),
+        live_allocations: row.track.count,
         unknown_sizes: row.unknown_sizes,
         bytes_total: row.total.bytes(),
-        allocations_total: row.allocations,
-        freed_total: row.freed,
+        allocations_total: row.track.allocations,
+        freed_total: row.track.freed,
         peak_bytes: row.peak.bytes(),
     })
 }
@@ -218,15 +220,15 @@ fn kind(row: &SiteRow) -> Option<SiteKindView> {
 fn object(row: &SiteRow) -> Option<SiteObjectView> {
     Some(SiteObjectView {
         kind: row.resource.object()?,
-        live: row.count,
-        created: row.allocations,
-        destroyed: row.freed,
+        live: row.track.count,
+        created: row.track.allocations,
+        destroyed: row.track.freed,
     })
 }
 
 /// Live memory of one process, by kind.
 fn live_kinds(rows: &[NamedRow<'_>]) -> Vec<KindView> {
-    let live = by_kind(rows).into_iter().filter(|row| row.count > 0);
+    let live = by_kind(rows).into_iter().filter(|row| row.track.count > 0);
     live.filter_map(|row| Some(KindView::from(&kind(&row)?))).collect()
 }
 
@@ -244,8 +246,8 @@ fn processes(
         let (pid, _) = tables.get(*table)?;
         Some(SiteProcess {
             pid: *pid,
-            live_bytes: sum(counted(rows, list_kind), |row| row.live).bytes(),
-            live_allocations: counted(rows, list_kind).map(|row| row.count).sum(),
+            live_bytes: sum(counted(rows, list_kind), |row| row.track.live).bytes(),
+            live_allocations: counted(rows, list_kind).map(|row| row.track.count).sum(),
             kinds: live_kinds(rows),
         })
     };

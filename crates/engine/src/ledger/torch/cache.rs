@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::leak::{GrowthHistory, is_bounded};
+use crate::leak::{GrowthHistory, always_unused, is_bounded};
 use crate::model::change::EndReason;
 use crate::model::event::Event;
 use crate::model::ids::{DeviceId, SiteId};
@@ -37,13 +37,13 @@ const TENSORS: ResourceKind = ResourceKind::Memory(MemoryKind::Torch);
 pub(in crate::ledger) struct TensorBlock {
     pub(in crate::ledger) address: u64,
     pub(in crate::ledger) bytes: u64,
-    allocated_at: Timestamp,
+    pub(in crate::ledger) allocated_at: Timestamp,
     site: u32,
     pub(in crate::ledger) device: DeviceId,
 }
 
 impl TensorBlock {
-    fn site(&self) -> Option<SiteId> {
+    pub(in crate::ledger) fn site(&self) -> Option<SiteId> {
         (self.site != NIL).then_some(SiteId(self.site))
     }
 }
@@ -56,8 +56,9 @@ struct TorchDevice {
     reserved: u64,
     peak: u64,
     peak_at: Timestamp,
-    /// Allocated bytes over time.
+    /// Allocated bytes over time, and reserved bytes that no tensor uses.
     level: GrowthHistory,
+    unused: GrowthHistory,
     tracked: ByteSum,
     blocks: u64,
     allocations: u64,
@@ -75,6 +76,7 @@ impl TorchDevice {
             peak: 0,
             peak_at: Timestamp(0),
             level: GrowthHistory::default(),
+            unused: GrowthHistory::default(),
             tracked: ByteSum::default(),
             blocks: 0,
             allocations: 0,
@@ -86,6 +88,8 @@ impl TorchDevice {
 
     fn update(&mut self, call: &TensorEvent, at: Timestamp, start: Timestamp) {
         self.level.level(at - start, self.allocated, call.allocated);
+        let after = call.reserved.saturating_sub(call.allocated);
+        self.unused.level(at - start, self.reserved.saturating_sub(self.allocated), after);
         self.allocated = call.allocated;
         self.reserved = call.reserved;
         if call.allocated > self.peak {
@@ -118,10 +122,13 @@ pub(in crate::ledger) struct TorchCache {
 }
 
 impl TorchCache {
-    /// Sets whether its calls are tracked. `late`: out-of-memory errors may have come before.
-    pub(in crate::ledger) fn set_tracking(&mut self, tracking: TensorTracking, late: bool) {
-        self.tracking = Some(tracking);
-        self.late |= late && tracking == TensorTracking::Active;
+    /// Forgets all blocks, whose frees are no longer seen.
+    fn clear(&mut self, at: Timestamp, sites: &mut SiteTable) {
+        for block in self.blocks.drain() {
+            let source = (block.site(), TENSORS);
+            sites.finish(source, block.bytes, block.allocated_at, EndReason::Released, at);
+        }
+        self.devices.clear();
     }
 
     fn device(&mut self, device: DeviceId) -> &mut TorchDevice {
@@ -198,6 +205,20 @@ impl TorchCache {
         }
     }
 
+    /// Bytes that tensors use on all devices.
+    pub(in crate::ledger) fn allocated_bytes(&self) -> Bytes {
+        let devices = self.devices.iter();
+        Bytes(devices.fold(0, |sum, device| device.allocated.saturating_add(sum)))
+    }
+
+    /// Live blocks that were allocated after a time.
+    pub(in crate::ledger) fn blocks_since(
+        &self,
+        begin: Timestamp,
+    ) -> impl Iterator<Item = &TensorBlock> {
+        self.blocks.iter().filter(move |block| block.allocated_at > begin)
+    }
+
     /// Memory of the cache on a device that no tensor uses.
     pub(in crate::ledger) fn unused_bytes(
         &self,
@@ -220,13 +241,18 @@ impl TorchCache {
             (None, [only]) => only,
             (None, _) => return None,
         };
+        let now = at - process.sites.start();
+        let unused = found.reserved.saturating_sub(found.allocated);
         Some(CacheTensors {
             live: found.allocated,
             peak: found.peak,
             cache: reserved_bytes(found, process),
             growth_per_hour: 0,
             cache_growth_per_hour: 0,
-            bounded: is_bounded(&found.level, at - process.sites.start(), found.allocated),
+            bounded: is_bounded(&found.level, now, found.allocated),
+            unused: always_unused(&found.unused, now, unused),
+            failed_captures: process.graphs.failed_captures,
+            during_capture: false,
         })
     }
 
@@ -253,6 +279,24 @@ impl TorchCache {
 }
 
 impl Process {
+    /// Sets whether the calls of its cache are tracked, since the entry time of the event.
+    pub(in crate::ledger) fn set_tensor_tracking(
+        &mut self,
+        event: &Event,
+        tracking: TensorTracking,
+    ) {
+        let Self { torch, sites, .. } = self;
+        let cache = torch.get_or_insert_default();
+        cache.tracking = Some(tracking);
+        if tracking == TensorTracking::Active {
+            // Out-of-memory errors may have come before.
+            let first = self.counts.first_failed_allocation;
+            cache.late |= first.is_some_and(|first| first < event.entry_time);
+        } else {
+            cache.clear(event.time, sites);
+        }
+    }
+
     /// Applies a call of the cache.
     pub(in crate::ledger) fn apply(&mut self, event: &Event, call: &TensorEvent) {
         let Self { torch, sites, .. } = self;
@@ -264,7 +308,7 @@ impl Process {
 fn driver_allocates(sites: &SiteTable) -> Option<TensorsUnavailable> {
     let rows =
         sites.rows().iter().filter(|row| row.resource == ResourceKind::Memory(MemoryKind::Async));
-    let calls = rows.fold(0_u64, |sum, row| sum.saturating_add(row.allocations));
+    let calls = rows.fold(0_u64, |sum, row| sum.saturating_add(row.track.allocations));
     (calls >= MIN_ASYNC_ALLOCATIONS).then_some(TensorsUnavailable::AsyncBackend)
 }
 

@@ -75,6 +75,27 @@ pub static KIND: Metric = gauge(
     "Live memory of all processes by kind, on device and host",
 );
 
+/// Processes that have a GPU open for CUDA and that the driver does not list.
+pub static UNLISTED: Metric = gauge(
+    "vramscope_unlisted_processes",
+    "",
+    NONE,
+    Fixed(1),
+    "Processes that have a GPU open for CUDA and that the driver does not list: they may keep memory",
+);
+
+/// Number of libraries with their own series.
+pub(crate) const MAX_LIBRARIES: usize = 20;
+
+/// Live device memory by the library that allocated it; the smallest are merged into `other`.
+pub static LIBRARY: Metric = gauge(
+    "vramscope_library_live_bytes",
+    "bytes",
+    &["library"],
+    Fixed(MAX_LIBRARIES + 1),
+    "Live device memory by the library that allocated it; the smallest are merged into `other`",
+);
+
 /// GPU model and UUID.
 pub static GPU: Metric =
     info("vramscope_gpu_info", &["gpu", "uuid", "name"], Gpus, "GPU model and UUID");
@@ -120,11 +141,20 @@ pub static GPU_UNTRACKED: Metric = gauge(
     "Used GPU memory that no traced allocation on this or an unknown GPU explains (contexts, code, pool slack, memory from before the trace)",
 );
 
-/// Estimated time until the GPU is full at the current growth of its leak suspects.
+/// Growth of used GPU memory, as reported by the driver.
+pub static GPU_GROWTH: Metric = gauge(
+    "vramscope_gpu_growth_bytes_per_second",
+    "bytes_per_second",
+    BY_GPU,
+    Gpus,
+    "Growth of used GPU memory over the last minutes, as reported by the driver",
+);
+
+/// Estimated time until the GPU is full.
 pub static GPU_FULL_IN: Metric = gauge(
     "vramscope_gpu_time_until_full_seconds",
     "seconds",
     BY_GPU,
     Gpus,
-    "Estimated time until the GPU is full at the current growth of its leak suspects; no sample without a suspect",
+    "Estimated time until the GPU is full at its current growth, or at that of its leaks; no sample without growth",
 );

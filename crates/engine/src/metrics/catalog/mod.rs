@@ -16,14 +16,16 @@ type LabelNames = &'static [&'static str];
 
 const NONE: LabelNames = &[];
 const BY_GPU: LabelNames = &["gpu", "uuid"];
-const PROCESS: LabelNames = &["pid", "process", "container", "pod", "namespace"];
+const PROCESS: LabelNames = &["pid", "process", "program", "user", "container", "pod", "namespace"];
 const PROCESS_AND_GPU: LabelNames =
-    &["gpu", "uuid", "pid", "process", "container", "pod", "namespace"];
+    &["gpu", "uuid", "pid", "process", "program", "user", "container", "pod", "namespace"];
 const CONTAINER: LabelNames = &["gpu", "uuid", "container", "pod", "namespace"];
 const SITE: LabelNames = &["site", "location"];
 const SUSPECT: LabelNames = &[
     "pid",
     "process",
+    "program",
+    "user",
     "container",
     "pod",
     "namespace",
@@ -81,6 +83,7 @@ pub static ALL: &[&Metric] = &[
     &EXPORTS,
     &PROCESSES,
     &ENDED,
+    &UNLISTED,
     &NOT_FREED,
     &ALLOCATIONS,
     &FREES,
@@ -89,12 +92,14 @@ pub static ALL: &[&Metric] = &[
     &LAUNCHES,
     &COPIED,
     &KIND,
+    &LIBRARY,
     &GPU,
     &GPU_TOTAL,
     &GPU_FREE,
     &GPU_USED,
     &GPU_LIVE,
     &GPU_UNTRACKED,
+    &GPU_GROWTH,
     &GPU_FULL_IN,
     &LIVE,
     &PEAK,

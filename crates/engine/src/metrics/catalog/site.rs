@@ -23,9 +23,14 @@ pub static SITE_COUNT: Metric = gauge(
     "Live allocations by allocation site",
 );
 
-/// Leak suspects, by confidence.
-pub static SUSPECTS: Metric =
-    gauge("vramscope_suspects", "", &["confidence"], Fixed(3), "Leak suspects, by confidence");
+/// Leaks, by confidence.
+pub static SUSPECTS: Metric = gauge(
+    "vramscope_suspects",
+    "",
+    &["confidence"],
+    Fixed(3),
+    "Leak suspects, grouped by program and function, by confidence",
+);
 
 /// Live memory of a leak suspect.
 pub static SUSPECT_LIVE: Metric = gauge(

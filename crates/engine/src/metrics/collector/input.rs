@@ -1,7 +1,7 @@
 //! Input of the collector, once per snapshot.
 
 use crate::model::ids::GpuId;
-use crate::model::stack::{Frame, SiteName};
+use crate::model::stack::{CallStack, SiteName};
 use crate::model::units::Bytes;
 use crate::snapshot::Snapshot;
 
@@ -15,7 +15,7 @@ pub struct CollectorInput<'a> {
     /// The agent itself.
     pub agent: &'a AgentStats,
     /// Describes a site in a few words; the result is sanitized and truncated.
-    pub location: fn(SiteName, &[Frame]) -> String,
+    pub location: fn(SiteName, &CallStack) -> String,
 }
 
 /// A GPU of the host.

@@ -4,6 +4,7 @@
 mod containers;
 mod counters;
 mod input;
+mod libraries;
 mod process_memory;
 mod processes;
 mod sample_builder;
@@ -70,6 +71,7 @@ impl MetricsCollector {
         let mut out = SampleBuilder::new();
         add_agent_stats(input.agent, input.snapshot, &mut out);
         self.add_host_samples(input, gpus, &mut out);
+        libraries::add_samples(input.snapshot, &mut out);
         add_gpu_samples(input, gpus, &mut out);
         self.processes.add_samples(input.snapshot, gpus, &mut out);
         self.containers.add_samples(input.snapshot, gpus, self.limits.containers, &mut out);
@@ -111,7 +113,9 @@ impl MetricsCollector {
     ) {
         let running = || input.snapshot.processes.iter().filter(|process| process.ended.is_none());
         let ended = self.ended.saturating_add(input.agent.unlisted_ends);
-        let counts: [(&'static Metric, u64); 6] = [
+        let unlisted = input.snapshot.device_holders.iter().filter(|holder| holder.has_cuda);
+        let counts: [(&'static Metric, u64); 7] = [
+            (&catalog::UNLISTED, unlisted.count() as u64),
             (&catalog::PROCESSES, running().count() as u64),
             (&catalog::ENDED, ended),
             (&catalog::NOT_FREED, self.not_freed),

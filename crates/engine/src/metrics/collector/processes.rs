@@ -127,7 +127,7 @@ impl ProcessSeries {
             other_managed = other_managed.saturating_add(managed);
         }
         if let Some(counters) = &self.other {
-            let labels = [OTHER, OTHER, "", "", ""].map(Box::from);
+            let labels = [OTHER, OTHER, OTHER, "", "", "", ""].map(Box::from);
             add_usage_samples(&other, &labels, gpus, out);
             add_host_samples(other_pinned, other_managed, &labels, out);
             add_counter_samples(counters, true, &labels, out);
@@ -184,11 +184,14 @@ fn on_host(process: &ProcessView) -> (u64, u64) {
     )
 }
 
-/// Labels `pid`, `process`, `container`, `pod` and `namespace`.
-pub(super) fn labels_of(process: &ProcessView) -> [Box<str>; 5] {
+/// Labels `pid`, `process`, `program`, `user`, `container`, `pod` and `namespace`.
+pub(super) fn labels_of(process: &ProcessView) -> [Box<str>; 7] {
     let [container, pod, namespace] = container_labels(process.container.as_deref());
     let pid = process.key.pid.to_string().into();
-    [pid, label(&process.name), container, pod, namespace]
+    let program = process.program();
+    let by_id = || process.uid.map(|uid| uid.to_string().into()).unwrap_or_default();
+    let user = process.identity.user.as_deref().map_or_else(by_id, label);
+    [pid, label(&process.name), label(program), user, container, pod, namespace]
 }
 
 /// Number of characters of a container id in labels, as container tools print it.

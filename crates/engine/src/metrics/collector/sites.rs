@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::metrics::{SampleValue, catalog};
-use crate::model::ids::GpuId;
 use crate::model::stack::SiteName;
 use crate::model::units::Nanos;
 use crate::snapshot::{ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource, SiteVerdict};
+use crate::view::{GpuFacts, View};
 
 use super::input::CollectorInput;
 use super::process_memory::gpu_of;
@@ -103,15 +103,21 @@ pub(super) fn add_suspect_samples(
     out: &mut SampleBuilder,
 ) {
     let suspects = &input.snapshot.suspects;
+    let facts: Vec<_> = input
+        .gpus
+        .iter()
+        .map(|gpu| GpuFacts { id: gpu.id, name: &gpu.name, total: gpu.total })
+        .collect();
+    let view = View::of(input.snapshot, &facts);
     for confidence in [Confidence::Possible, Confidence::Likely, Confidence::Certain] {
-        let these = suspects.iter().filter(|one| one.confidence == confidence).count();
+        let these = view.leaks.iter().filter(|leak| leak.confidence == confidence).count();
         out.push_integer(&catalog::SUSPECTS, vec![confidence.name().into()], these as u64);
     }
-    let mut full: BTreeMap<GpuId, Nanos> = BTreeMap::new();
+    add_gpu_forecasts(&view, gpus, out);
     // In the order of the snapshot: worst first.
     let mut all: Vec<(Vec<Box<str>>, SuspectUsage)> = Vec::new();
     for suspect in suspects {
-        let (gpu, labels) = labels(suspect, input, gpus);
+        let labels = labels(suspect, input, gpus);
         let at = all.iter().position(|(known, _)| *known == labels).unwrap_or(all.len());
         if at == all.len() {
             let are_objects = matches!(suspect.resource, Resource::Objects(_));
@@ -123,9 +129,6 @@ pub(super) fn add_suspect_samples(
         sum.growth_per_hour = sum.growth_per_hour.saturating_add(evidence.growth_per_hour);
         if let Some(time) = evidence.time_until_full {
             sum.time_until_full = Some(sum.time_until_full.map_or(time, |known| known.min(time)));
-            if let Some(gpu) = gpu {
-                full.entry(gpu).and_modify(|known| *known = (*known).min(time)).or_insert(time);
-            }
         }
     }
     for (labels, sum) in all.into_iter().take(room) {
@@ -140,8 +143,19 @@ pub(super) fn add_suspect_samples(
         out.push(growth, labels.clone(), SampleValue::Real(sum.growth_per_hour as f64 / 3600.0));
         out.push_integer(live, labels, sum.live);
     }
-    for (gpu, time) in full {
-        out.push(&catalog::GPU_FULL_IN, gpus.labels(Some(gpu)).into(), seconds(time));
+}
+
+/// Adds growth and forecast of the host's GPUs.
+fn add_gpu_forecasts(view: &View<'_>, gpus: GpuLabels<'_>, out: &mut SampleBuilder) {
+    for row in view.gpus.iter().filter(|row| gpus.known_gpu(row.gpu).is_some()) {
+        let labels = || Vec::from(gpus.labels(row.gpu));
+        if let Some(growth) = row.growth_per_hour {
+            let growth = SampleValue::Real(growth as f64 / 3600.0);
+            out.push(&catalog::GPU_GROWTH, labels(), growth);
+        }
+        if let Some(time) = row.time_until_full {
+            out.push(&catalog::GPU_FULL_IN, labels(), seconds(time));
+        }
     }
 }
 
@@ -149,11 +163,7 @@ fn seconds(time: Nanos) -> SampleValue {
     SampleValue::Real(time.0 as f64 / 1e9)
 }
 
-fn labels(
-    suspect: &SiteVerdict,
-    input: &CollectorInput<'_>,
-    gpus: GpuLabels<'_>,
-) -> (Option<GpuId>, Vec<Box<str>>) {
+fn labels(suspect: &SiteVerdict, input: &CollectorInput<'_>, gpus: GpuLabels<'_>) -> Vec<Box<str>> {
     let is_owner =
         |process: &&ProcessView| process.ended.is_none() && Some(process.key.pid) == suspect.pid;
     let process = input.snapshot.processes.iter().find(is_owner);
@@ -161,11 +171,12 @@ fn labels(
     let owner_labels = process.map_or_else(
         || {
             let pid = suspect.pid.map(|pid| pid.to_string()).unwrap_or_default();
-            [pid.into(), label(&suspect.process), "".into(), "".into(), "".into()]
+            let [process, program] = [label(&suspect.process), label(&suspect.process)];
+            [pid.into(), process, program, "".into(), "".into(), "".into(), "".into()]
         },
         labels_of,
     );
     let location = label(&(input.location)(suspect.site, &suspect.frames));
     let site_labels = [id(suspect.site), location, resource_label(suspect.resource)];
-    (gpu, owner_labels.into_iter().chain(gpus.labels(gpu)).chain(site_labels).collect())
+    owner_labels.into_iter().chain(gpus.labels(gpu)).chain(site_labels).collect()
 }

@@ -10,6 +10,7 @@ use super::{Live, Process};
 
 impl Process {
     fn release(&mut self, context: ContextId, until: Timestamp) {
+        self.released_at = self.now;
         let gone = |live: &Live| {
             live.context == Some(context) && live.at <= until && !live.kind.is_pooled()
         };

@@ -17,7 +17,7 @@ use engine::model::change::LateFields;
 use engine::model::event::{Event, EventKind, FailedCall, LostDelta, ProcessInfo, VmmCall};
 use engine::model::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid, SiteId, Tid};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, SiteName};
+use engine::model::stack::{Frame, SiteName, StackTable};
 use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{
     GpuView, LostTotals, OutOfMemory, ProcessEnd, Snapshot, SnapshotOptions, Uncertainty,
@@ -85,7 +85,10 @@ pub(crate) struct Naive {
     out_of_memory: Vec<OutOfMemory>,
     ooms: Vec<Option<GpuId>>,
     lost: LostTotals,
+    /// Losses of processes that are not announced yet.
+    early: BTreeMap<Pid, Vec<LostDelta>>,
     frames: BTreeMap<SiteId, Vec<Frame>>,
+    stacks: StackTable,
     /// Processes that were in a snapshot as ended.
     past: Vec<Process>,
     start: Option<Timestamp>,
@@ -105,6 +108,7 @@ impl Naive {
                 }
             }
             EventKind::Exit => {
+                self.early.remove(&event.pid);
                 if let Some(old) = self.running.remove(&event.pid) {
                     self.end(old, ProcessEnd::Exited, event.time);
                 }
@@ -116,7 +120,11 @@ impl Naive {
                 }
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
-            EventKind::Activity(_) | EventKind::Tensor(_) | EventKind::Torch(_) => {}
+            EventKind::Activity(_)
+            | EventKind::DeviceHolders(_)
+            | EventKind::Tensor(_)
+            | EventKind::Torch(_)
+            | EventKind::Identity(_) => {}
             EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.container = Some((**container).clone());
@@ -129,21 +137,16 @@ impl Naive {
             }
             EventKind::Object(call) => self.called(event).object(event, *call),
             EventKind::Site(site) => {
-                self.frames.entry(site.site).or_insert_with(|| site.frames.to_vec());
+                let frames = self.frames.entry(site.site).or_insert_with(|| site.frames.to_vec());
+                self.stacks.call_stack_of(frames);
             }
             EventKind::Failed(failed) => {
                 self.called(event).fail(failed);
                 self.record_oom(event, failed);
             }
             EventKind::ThreadName(name) => {
-                let process = self.called(event);
-                process.ended_threads.remove(&event.tid);
-                process.names.insert(event.tid, name.clone());
                 let is_first = event.tid.0 == event.pid.0;
-                if is_first && process.name != *name && process.rename_count < 8 {
-                    process.name = name.clone();
-                    process.rename_count += 1;
-                }
+                self.called(event).name_thread(event.tid, name, is_first);
             }
             EventKind::Allocate(allocate) => self.called(event).allocate(event, allocate),
             EventKind::Free(free) => self.called(event).free(event, free),
@@ -184,7 +187,8 @@ impl Naive {
             (
                 process.ended.is_some(),
                 rank(&process.live.iter().collect::<Vec<_>>(), options),
-                process.key,
+                process.key.pid,
+                Reverse(process.key.start),
             )
         });
         let mut of_sites: Vec<_> = running.iter().map(|process| (process, false)).collect();
@@ -202,6 +206,8 @@ impl Naive {
         };
         let mut snapshot = Snapshot {
             at,
+            observed: at - self.start.unwrap_or(at),
+            is_live: true,
             live_bytes: total,
             live_allocations: running.iter().map(|process| process.live.len() as u64).sum(),
             uncertainty: Uncertainty {
@@ -220,7 +226,11 @@ impl Naive {
             sites_total,
             allocations_total: calls().sum(),
             without_stack: of_sites.iter().map(|(process, _)| without(process)).sum(),
-            gpus: self.free.iter().map(|(&gpu, &free_bytes)| GpuView { gpu, free_bytes }).collect(),
+            gpus: self
+                .free
+                .iter()
+                .map(|(&gpu, &free_bytes)| GpuView { gpu, free_bytes, growth_per_hour: None })
+                .collect(),
             ..Snapshot::default()
         };
         self.past.extend(ended);
@@ -235,7 +245,7 @@ impl Naive {
         snapshot.out_of_memory = std::mem::take(&mut self.out_of_memory);
         for one in &mut snapshot.out_of_memory {
             one.site_name = self.site_name(one.site);
-            one.frames = self.frames_of(one.site_name).into();
+            one.frames = self.frames_of(one.site_name);
         }
         snapshot
     }
@@ -263,11 +273,13 @@ impl Naive {
 
     fn called(&mut self, event: &Event) -> &mut Process {
         let info = ProcessInfo { start: 0, uid: 0, name: "".into(), before_trace: true };
-        let process = self.running.entry(event.pid).or_insert_with(|| Process {
-            uid: None,
-            unannounced: true,
-            ..Process::new(event.pid, &info, event.time)
-        });
+        if !self.running.contains_key(&event.pid) {
+            let new = Process::new(event.pid, &info, event.time);
+            let mut new = Process { uid: None, unannounced: true, ..new };
+            self.take_early_losses(&mut new, event.time);
+            self.running.insert(event.pid, new);
+        }
+        let process = self.running.get_mut(&event.pid).unwrap();
         process.no_calls_since_exec = false;
         process.now = event.time;
         let (allocates, frees, fails) = match &event.kind {
@@ -285,7 +297,10 @@ impl Naive {
     }
 
     fn announce(&mut self, event: &Event, info: &ProcessInfo) {
-        let new = Process::new(event.pid, info, event.time);
+        let mut new = Process::new(event.pid, info, event.time);
+        if !self.running.contains_key(&event.pid) {
+            self.take_early_losses(&mut new, event.time);
+        }
         let Some(mut old) = self.running.remove(&event.pid) else {
             self.running.insert(event.pid, new);
             return;
@@ -312,6 +327,14 @@ impl Naive {
         }
     }
 
+    /// Attributes the losses from before the first record of a process to it.
+    fn take_early_losses(&mut self, process: &mut Process, at: Timestamp) {
+        for lost in self.early.remove(&process.key.pid).unwrap_or_default() {
+            add(&mut process.lost, &lost, at);
+            process.counted &= lost.other == 0;
+        }
+    }
+
     fn record_loss(&mut self, event: &Event, lost: &LostDelta) {
         add(&mut self.lost, lost, event.time);
         let ended = self.ended.iter_mut().rev().find(|process| process.key.pid == event.pid);
@@ -320,6 +343,9 @@ impl Naive {
             add(&mut process.lost, lost, event.time);
             process.counted &= lost.other == 0;
         } else {
+            if event.pid != Pid(0) && lost.processes == 0 && *lost != LostDelta::default() {
+                self.early.entry(event.pid).or_default().push(*lost);
+            }
             for process in self.running.values_mut() {
                 process.shared_other += lost.other;
                 process.counted &= lost.other == 0;
@@ -365,6 +391,8 @@ impl Naive {
             site: failed.site,
             site_name: SiteName::Unknown,
             frames: [].into(),
+            framework: None,
+            recovered: None,
             holders,
         });
     }

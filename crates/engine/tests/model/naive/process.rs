@@ -67,6 +67,10 @@ pub(super) struct Process {
     pub(super) captures: Vec<Capture>,
     /// Calls that are nodes or not.
     pub(super) ambiguous: u64,
+    /// Return times of frees of unknown memory.
+    pub(super) early_frees: BTreeMap<AllocationKey, Timestamp>,
+    /// Return time of the last call that ended a context.
+    pub(super) released_at: Timestamp,
     pub(super) graphs: BTreeMap<GraphId, Vec<TimedNode>>,
     pub(super) execs: BTreeMap<GraphExecId, Exec>,
     pub(super) graph_reserved: BTreeMap<DeviceId, DriverReported>,
@@ -108,6 +112,16 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// Names a thread; the first one names the process.
+    pub(super) fn name_thread(&mut self, tid: Tid, name: &str, is_first: bool) {
+        self.ended_threads.remove(&tid);
+        self.names.insert(tid, name.into());
+        if is_first && *self.name != *name && self.rename_count < 8 {
+            self.name = name.into();
+            self.rename_count += 1;
+        }
+    }
+
     pub(super) fn new(pid: Pid, info: &ProcessInfo, at: Timestamp) -> Self {
         Self {
             key: ProcessKey { pid, start: info.start },
@@ -138,6 +152,8 @@ impl Process {
             current: BTreeMap::new(),
             captures: Vec::new(),
             ambiguous: 0,
+            early_frees: BTreeMap::new(),
+            released_at: Timestamp(0),
             graphs: BTreeMap::new(),
             execs: BTreeMap::new(),
             graph_reserved: BTreeMap::new(),
@@ -239,6 +255,8 @@ impl Process {
             return;
         }
         self.begin(event, live);
+        let early = self.early_frees.remove(&allocate.key);
+        self.ambiguous += u64::from(early.is_some_and(|returned| returned >= event.entry_time));
     }
 
     pub(super) fn begin(&mut self, event: &Event, live: Live) {
@@ -309,6 +327,13 @@ impl Process {
             }
         } else if !self.match_pending_free(event, key) {
             self.unknown_frees += 1;
+            let is_known = !self.before_trace && self.lost.allocations == 0;
+            if is_known && self.released_at < event.entry_time {
+                match self.find(key).map(|position| &self.live[position]) {
+                    None => drop(self.early_frees.insert(key, event.time)),
+                    Some(live) => self.ambiguous += u64::from(!live.of_graph()),
+                }
+            }
         }
     }
 

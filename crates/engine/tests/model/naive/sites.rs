@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::model::ids::{Pid, SiteId};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, SiteName, site_name};
+use engine::model::stack::{CallStack, Frame, SiteName, site_name};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     KindView, SiteHistory, SiteKindView, SiteProcess, SiteView, SnapshotOptions, SortOrder,
@@ -188,10 +188,12 @@ impl Naive {
         frames.map_or(SiteName::Pending(site), |frames| SiteName::Resolved(site_name(frames)))
     }
 
-    pub(super) fn frames_of(&self, name: SiteName) -> Vec<Frame> {
+    /// Returns the frames of a site; headlines have their own tests.
+    pub(super) fn frames_of(&self, name: SiteName) -> CallStack {
         let mut resolved = self.frames.iter();
         let found = resolved.find(|(site, _)| self.site_name(Some(**site)) == name);
-        found.map(|(_, frames)| frames.clone()).unwrap_or_default()
+        let frames = found.map(|(_, frames)| &frames[..]).unwrap_or_default();
+        self.stacks.clone().call_stack_of(frames)
     }
 
     fn site(&self, name: SiteName, parts: &[SiteLog], at: Timestamp) -> SiteView {
@@ -212,7 +214,7 @@ impl Naive {
         }
         SiteView {
             name,
-            frames: self.frames_of(name).into(),
+            frames: self.frames_of(name),
             live_bytes: Bytes(sum(live_now)),
             live_allocations: sum(count),
             grown: device.iter().map(|part| live(&part.log) - part.shown).sum(),

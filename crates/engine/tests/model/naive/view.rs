@@ -7,10 +7,11 @@ use std::sync::Arc;
 use engine::model::event::MemoryLocation;
 use engine::model::ids::{DeviceId, Tid};
 use engine::model::memory_kind::MemoryKind;
+use engine::model::program::ProcessIdentity;
 use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{
-    AllocationView, DeviceView, FailedCallCount, KindView, PoolView, ProcessView, SnapshotOptions,
-    SortOrder, ThreadView, Uncertainty,
+    AllocationView, DeviceView, FailedCallCount, KindView, OverheadView, PoolView, ProcessView,
+    SnapshotOptions, SortOrder, ThreadView, Uncertainty,
 };
 
 use super::{Live, Naive, Process};
@@ -35,6 +36,7 @@ impl Process {
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),
+            identity: ProcessIdentity::default(),
             container: self.container.clone().map(Arc::new),
             ended: self.ended.map(|(end, _)| end),
             before_trace: self.before_trace,
@@ -61,6 +63,10 @@ impl Process {
             torch: None,
             sites,
             sites_total,
+            libraries: Vec::new(),
+            overhead: OverheadView::default(),
+            growth_per_hour: None,
+            undecided: None,
             uncertainty: Uncertainty {
                 lost: self.lost,
                 live_min: total,

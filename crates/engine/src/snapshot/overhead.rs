@@ -1,0 +1,64 @@
+//! Device memory of a process beyond its traced allocations.
+
+use crate::model::cuda_object::ObjectKind;
+use crate::model::overhead::{OverheadCause, Precision};
+use crate::model::stack::{CallStack, SiteName};
+use crate::model::units::Bytes;
+
+/// Driver-reported memory beyond traced allocations, by cause: measured from the driver's reports
+/// before and after the calls.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OverheadView {
+    /// Causes with memory.
+    pub causes: Vec<CauseView>,
+    /// Whether no call changed memory around or since the last report of the driver.
+    pub is_settled: bool,
+    /// Cost of objects by kind and site, most expensive first; the list may be incomplete.
+    pub objects: Vec<ObjectCostView>,
+}
+
+/// Memory with one cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CauseView {
+    /// Cause.
+    pub cause: OverheadCause,
+    /// Most likely value.
+    pub bytes: Bytes,
+    /// Lower bound.
+    pub min: Bytes,
+    /// Upper bound.
+    pub max: Bytes,
+    /// How it was obtained.
+    pub precision: Precision,
+    /// Number of live objects or kernels, where that applies.
+    pub count: u64,
+}
+
+/// Device memory of the objects of one kind from one site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectCostView {
+    /// Kind.
+    pub kind: ObjectKind,
+    /// Site.
+    pub site: SiteName,
+    /// Call stack, innermost frame first.
+    pub frames: CallStack,
+    /// Live objects.
+    pub live: u64,
+    /// Objects whose creation was measured.
+    pub measured: u64,
+    /// Mean cost of an object: most likely value.
+    pub bytes: Bytes,
+    /// Lower bound of the mean.
+    pub min: Bytes,
+    /// Upper bound of the mean.
+    pub max: Bytes,
+}
+
+impl ObjectCostView {
+    /// Memory of all live objects: most likely value.
+    #[must_use]
+    pub const fn total(&self) -> Bytes {
+        Bytes(self.bytes.0.saturating_mul(self.live))
+    }
+}

@@ -1,0 +1,100 @@
+//! Notes on the accuracy of a view.
+
+use super::GpuRow;
+use crate::model::units::{Bytes, Timestamp};
+use crate::snapshot::{LostTotals, Snapshot};
+
+/// Something that readers should know about the values. Outputs number the notes in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// Capture ended early: later events are missing.
+    CaptureEnded {
+        /// Time of its end.
+        at: Timestamp,
+    },
+    /// Records were lost, or their effect is ambiguous: the true memory lies within bounds.
+    NotExact {
+        /// Lost records.
+        lost: LostTotals,
+        /// Allocations that may have ended with a context.
+        unknown_context: u64,
+        /// Calls that may have been recorded by a stream capture or executed.
+        ambiguous_calls: u64,
+        /// Bounds of the live device memory of the listed processes.
+        live: (Bytes, Bytes),
+    },
+    /// Processes started before the trace: their earlier memory is known from the driver only.
+    BeforeTrace {
+        /// Number of processes.
+        processes: u64,
+    },
+    /// The driver reports no usage: used memory is traced memory.
+    NoDriverUsage,
+    /// Allocations without a call stack.
+    NoStack {
+        /// Number of them.
+        allocations: u64,
+        /// Of this number.
+        total: u64,
+        /// Of those, lost.
+        lost: u64,
+    },
+    /// Memory that caching allocators of ended processes held until exit.
+    CachedAtExit {
+        /// Bytes.
+        bytes: Bytes,
+    },
+}
+
+impl Note {
+    /// Whether it makes values inexact.
+    #[must_use]
+    pub const fn is_inexact(&self) -> bool {
+        matches!(self, Self::CaptureEnded { .. } | Self::NotExact { .. } | Self::BeforeTrace { .. })
+    }
+
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::CaptureEnded { .. } => "capture_ended",
+            Self::NotExact { .. } => "not_exact",
+            Self::BeforeTrace { .. } => "before_trace",
+            Self::NoDriverUsage => "no_driver_usage",
+            Self::NoStack { .. } => "no_stack",
+            Self::CachedAtExit { .. } => "cached_at_exit",
+        }
+    }
+}
+
+pub(super) fn of(snapshot: &Snapshot, gpus: &[GpuRow<'_>]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let listed = snapshot.listed_uncertainty();
+    notes.extend(listed.capture_ended.map(|at| Note::CaptureEnded { at }));
+    let (unknown_context, ambiguous_calls) = (listed.unknown_context, listed.ambiguous_calls);
+    let is_lost = listed.lost.events() > 0 || listed.lost.processes > 0;
+    if is_lost || unknown_context > 0 || ambiguous_calls > 0 || listed.live_min < listed.live_max {
+        let live = (listed.live_min, listed.live_max);
+        notes.push(Note::NotExact { lost: listed.lost, unknown_context, ambiguous_calls, live });
+    }
+    let before = snapshot.processes.iter().filter(|process| process.before_trace).count() as u64;
+    if before > 0 {
+        notes.push(Note::BeforeTrace { processes: before });
+    }
+    let running = snapshot.processes.iter().any(|process| process.ended.is_none());
+    if running && !gpus.iter().any(|gpu| gpu.used.is_some()) {
+        notes.push(Note::NoDriverUsage);
+    }
+    let (allocations, total) = (snapshot.without_stack, snapshot.allocations_total);
+    let lost = snapshot.uncertainty.lost.stacks;
+    // Without any stack they were not requested.
+    if (allocations > 0 && allocations < total) || lost > 0 {
+        notes.push(Note::NoStack { allocations, total, lost });
+    }
+    let cached =
+        snapshot.not_freed.iter().fold(0, |sum: u64, one| sum.saturating_add(one.cached.0));
+    if cached > 0 {
+        notes.push(Note::CachedAtExit { bytes: Bytes(cached) });
+    }
+    notes
+}

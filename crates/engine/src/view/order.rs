@@ -1,0 +1,74 @@
+//! Orders of processes that a reader can choose.
+
+use std::cmp::Reverse;
+
+use super::{ProcessRow, View};
+
+/// Order of processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ProcessOrder {
+    /// Leaks first, by what fills a GPU first; then by used memory.
+    #[default]
+    Urgency,
+    /// Most used memory first.
+    Used,
+    /// Fastest growing first.
+    Growth,
+    /// Those that fill a GPU first.
+    TimeUntilFull,
+    /// Oldest first.
+    Age,
+    /// Most live allocations first.
+    Count,
+}
+
+impl ProcessOrder {
+    /// All orders.
+    pub const ALL: [Self; 6] =
+        [Self::Urgency, Self::Used, Self::Growth, Self::TimeUntilFull, Self::Age, Self::Count];
+
+    /// Name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Urgency => "urgency",
+            Self::Used => "used",
+            Self::Growth => "growth",
+            Self::TimeUntilFull => "time to full",
+            Self::Age => "age",
+            Self::Count => "count",
+        }
+    }
+
+    /// Sort key of a process, over several hosts. Unknown values come last.
+    #[must_use]
+    pub fn rank(self, row: &ProcessRow<'_>) -> (bool, Reverse<i128>) {
+        let value = match self {
+            Self::Urgency if row.leaks.is_empty() => {
+                return (true, Reverse(i128::from(row.used.0)));
+            }
+            Self::Urgency => {
+                Some(row.time_until_full.map_or(i128::MIN, |time| -i128::from(time.0)))
+            }
+            Self::Used => Some(i128::from(row.used.0)),
+            Self::Growth => row.growth_per_hour.map(i128::from),
+            Self::TimeUntilFull => row.time_until_full.map(|time| -i128::from(time.0)),
+            Self::Age => row.age.map(|age| i128::from(age.0)),
+            Self::Count => Some(i128::from(row.process.live_allocations)),
+        };
+        (value.is_none(), Reverse(value.unwrap_or(0)))
+    }
+}
+
+impl View<'_> {
+    /// Indices of [`View::processes`] in an order; equal ones by urgency.
+    #[must_use]
+    pub fn ordered(&self, order: ProcessOrder) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.processes.len()).collect();
+        // Processes are in this order already.
+        if order != ProcessOrder::Urgency {
+            all.sort_by_cached_key(|index| self.processes.get(*index).map(|row| order.rank(row)));
+        }
+        all
+    }
+}
