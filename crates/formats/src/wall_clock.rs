@@ -86,6 +86,49 @@ impl WallClock {
         i64::try_from(self.time(at).as_nanosecond()).unwrap_or(0)
     }
 
+    /// Returns the same clock in UTC.
+    #[must_use]
+    pub fn in_utc(self) -> Self {
+        Self { zone: TimeZone::UTC, ..self }
+    }
+
+    /// Returns the same clock in the time zone of this host.
+    #[must_use]
+    pub fn in_local_time(self) -> Self {
+        Self { zone: TimeZone::system(), ..self }
+    }
+
+    /// Formats a time for file names: `20261115-221807`.
+    #[must_use]
+    pub fn compact(&self, at: Timestamp) -> String {
+        self.time(at).to_zoned(self.zone.clone()).strftime("%Y%m%d-%H%M%S").to_string()
+    }
+
+    /// Formats the time of day, without the date.
+    #[must_use]
+    pub fn time_of_day(&self, at: Timestamp) -> String {
+        self.time(at).to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
+    }
+
+    /// Formats the time of day in minutes; with the date if it is on another day than the start.
+    #[must_use]
+    pub fn minute(&self, at: Timestamp) -> String {
+        self.with_other_date(at, "%H:%M")
+    }
+
+    /// The same in seconds.
+    #[must_use]
+    pub fn second(&self, at: Timestamp) -> String {
+        self.with_other_date(at, "%H:%M:%S")
+    }
+
+    fn with_other_date(&self, at: Timestamp, time_of_day: &str) -> String {
+        let [start, zoned] =
+            [self.time, self.time(at)].map(|time| time.to_zoned(self.zone.clone()));
+        let date = if start.date() == zoned.date() { "" } else { "%Y-%m-%d " };
+        zoned.strftime(&format!("{date}{time_of_day}")).to_string()
+    }
+
     /// Formats a time as RFC 3339 with milliseconds.
     #[must_use]
     pub fn precise(&self, at: Timestamp) -> String {

@@ -67,7 +67,8 @@ fn chart(title: &str, theme: Theme, panels: usize) -> Chart {
     let span = Some((Timestamp(0), Timestamp(10 * SECOND)));
     let info = FileInfo { span, ..FileInfo::default() };
     let imported = ImportSummary { source: SourceFormat::Nsys, events: 4, producer: None };
-    let file = AnalyzedFile { path: "run.sqlite", imported: &imported, info: &info, top: None };
+    let file =
+        AnalyzedFile { path: "run.sqlite", imported: &imported, info: &info, top: None, utc: true };
     let (drawn, series) = bands(&changes);
     let points = vec![(Timestamp(0), 128 * MIB), (Timestamp(10 * SECOND), 128 * MIB)];
     let overlay = OverlaySeries { name: "nvidia-smi <b>".into(), device: None, points };
@@ -241,7 +242,7 @@ fn png_shows_bands_and_text() {
 fn empty_file_has_a_plot() {
     let info = FileInfo::default();
     let imported = ImportSummary { source: SourceFormat::Nsys, events: 0, producer: None };
-    let file = AnalyzedFile { path: "x", imported: &imported, info: &info, top: None };
+    let file = AnalyzedFile { path: "x", imported: &imported, info: &info, top: None, utc: true };
     let (drawn, series) = bands(&[]);
     let panel = Panel::new("x", &file, &drawn, &series, &[]);
     let (title, panels) = ("x".to_owned(), vec![panel]);

@@ -9,13 +9,15 @@ use engine::model::ids::{
     AddressType, AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, Language, SiteName, UnknownReason, site_name};
+use engine::model::program::ProcessIdentity;
+use engine::model::stack::{CallStack, Frame, Language, SiteName, UnknownReason, site_name};
 use engine::model::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, DriverReported, FailedCallCount, KindView, LostTotals,
-    ObjectView, OutOfMemory, PoolView, ProcessEnd, ProcessView, ReceivedCalls, SiteHistory,
-    SiteKindView, SiteObjectView, SiteProcess, SiteView, Snapshot, ThreadView, Uncertainty,
+    NotFreed, NotFreedSite, ObjectView, OutOfMemory, PoolView, ProcessEnd, ProcessView,
+    ReceivedCalls, SiteHistory, SiteKindView, SiteObjectView, SiteProcess, SiteView, Snapshot,
+    ThreadView, Uncertainty,
 };
 use formats::WallClock;
 use formats::export::{GpuLabel, ReportContext};
@@ -67,33 +69,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         key: ProcessKey { pid: Pid(pid), start: 1 },
         uid: Some(1000),
         name: name.into(),
-        container: None,
-        ended: None,
-        before_trace: false,
-        live_bytes: Bytes(0),
-        live_allocations: 0,
-        peak_bytes: Bytes(0),
-        peak_at: Timestamp(0),
-        peak_bounds: None,
-        allocations_total: 0,
-        frees_total: 0,
-        released_total: 0,
-        failed_allocations: 0,
-        unknown_frees: 0,
-        received_calls: ReceivedCalls::default(),
-        failures: Vec::new(),
-        devices: Vec::new(),
-        kinds: Vec::new(),
-        threads: Vec::new(),
-        pools: Vec::new(),
-        reserved_addresses: Bytes(0),
-        api_misuse: ApiMisuse::default(),
-        activity: None,
-        objects: Vec::new(),
-        torch: None,
-        sites: Vec::new(),
-        sites_total: 0,
-        uncertainty: Uncertainty::default(),
+        ..ProcessView::default()
     }
 }
 
@@ -256,7 +232,12 @@ fn snapshot() -> Snapshot {
             rich(),
             ProcessView { ended: Some(ProcessEnd::Exited), ..process(4713, "clean") },
         ],
+        observed: Nanos(10 * SECOND),
+        is_live: true,
+        not_freed: vec![not_freed()],
         out_of_memory: vec![OutOfMemory {
+            framework: None,
+            recovered: None,
             at: Timestamp(9 * SECOND),
             pid: Pid(4711),
             tid: Tid(4712),
@@ -279,8 +260,33 @@ fn snapshot() -> Snapshot {
     }
 }
 
+/// Memory that a process had not freed when it exited.
+fn not_freed() -> NotFreed {
+    let site = NotFreedSite {
+        site: site().name,
+        frames: stack(),
+        kind: MemoryKind::Device,
+        bytes: Bytes(6 << 20),
+        allocations: 2,
+    };
+    let program = Some("train.py".into());
+    NotFreed {
+        key: ProcessKey { pid: Pid(4714), start: 1 },
+        name: "python3".into(),
+        identity: ProcessIdentity {
+            program,
+            user: Some("ann".into()),
+            ..ProcessIdentity::default()
+        },
+        cached: Bytes(2 << 20),
+        bytes: Bytes(6 << 20),
+        allocations: 2,
+        sites: vec![site],
+    }
+}
+
 /// A frame of a library, of a program, and of a stripped file.
-fn stack() -> Arc<[Frame]> {
+fn stack() -> CallStack {
     let driver = Frame {
         function: "cuMemAlloc_v2".into(),
         module: Some("/usr/lib/libcuda.so.1".into()),
@@ -531,7 +537,7 @@ fn undestroyed_objects_are_listed_by_site() {
         "      for\\u{1b}[31mward (/srv/app/model.py:12)",
     ];
     assert_eq!(rest, expected);
-    assert_eq!(found.matches("created at").count(), 1);
+    assert_eq!(found.matches("created at").count(), 2);
 }
 
 #[test]

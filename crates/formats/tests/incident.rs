@@ -254,6 +254,33 @@ fn memory_of_a_process_is_counted_once() {
     assert_eq!(gpu.need.unwrap().steps, None);
 }
 
+#[test]
+fn steps_with_little_effect_are_not_listed() {
+    let step = |action: &str, pid, bytes: u64| StepJson {
+        action: action.into(),
+        pid,
+        freed_bytes: bytes,
+        ..StepJson::default()
+    };
+    let steps = vec![
+        step("restart_leaking", 1, 9 * GIB),
+        step("stop", 1, 10 * GIB),
+        step("empty_cache", 2, GIB / 100),
+    ];
+    let total_bytes = Some(80 * GIB);
+    let gpu = GpuAdvice { gpu: Some(0), total_bytes, steps, ..GpuAdvice::default() };
+    let advice = AdviceReport { gpus: vec![gpu], ..AdviceReport::default() };
+    let mut text = Vec::new();
+    formats::report::advice::write(&mut text, &advice, TextStyle::default()).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("2. stop process 1 (): about 10.00 GiB\n     instead of step 1\n"),
+        "{text}"
+    );
+    assert!(text.contains("… 1 more with less effect"), "{text}");
+    assert!(!text.contains("empty PyTorch's cache"), "{text}");
+}
+
 fn text_of(report: &IncidentReport<'_>) -> String {
     let mut text = Vec::new();
     incident::write_text(&mut text, report).unwrap();

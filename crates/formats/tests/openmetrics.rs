@@ -238,7 +238,8 @@ fn text_is_valid_openmetrics() {
          vramscope_not_freed_bytes_total 0\n",
         "# TYPE vramscope_process_live_bytes gauge\n# UNIT vramscope_process_live_bytes bytes\n\
          vramscope_process_live_bytes{gpu=\"0\",uuid=\"GPU-0\",pid=\"7\",\
-         process=\"say \\\"hi\\\"\\\\?\",container=\"\",pod=\"\",namespace=\"\"} 512\n",
+         process=\"say \\\"hi\\\"\\\\?\",\
+         program=\"say \\\"hi\\\"\\\\?\",user=\"0\",container=\"\",pod=\"\",namespace=\"\"} 512\n",
     ] {
         assert!(text.contains(part), "{part}\nis not in\n{text}");
     }

@@ -13,6 +13,7 @@ mod collect;
 mod detect;
 mod export;
 mod exports;
+mod fuzz;
 mod hostile_errors;
 mod import_nsys;
 mod import_sanitizer;

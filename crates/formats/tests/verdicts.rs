@@ -1,20 +1,19 @@
 //! Verdicts and anomalies as text, compared with reviewed golden files. `VRAMSCOPE_UPDATE=1`
 //! regenerates them.
 
-use std::sync::Arc;
-
 use engine::model::cuda_object::ObjectKind;
-use engine::model::ids::{AllocationKey, DeviceId, FunctionId, Pid, Tid};
+use engine::model::ids::{AllocationKey, DeviceId, FunctionId, GpuId, Pid, ProcessKey, Tid};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, Language, SiteName, site_name};
+use engine::model::program::ProcessIdentity;
+use engine::model::stack::{CallStack, Frame, Language, SiteName, site_name};
 use engine::model::units::{Bytes, Nanos, Timestamp};
-use engine::snapshot::Snapshot;
+use engine::snapshot::{DeviceView, GpuView, ProcessView, Snapshot, Undecided};
 use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 use formats::WallClock;
-use formats::export::ReportContext;
-use formats::report::live::text::TextStyle;
-use formats::report::live::{json, text};
-use formats::report::verdict;
+use formats::export::{GpuLabel, ReportContext};
+use formats::report::live::json;
+use formats::report::live::text::overview::LastOptions;
+use formats::report::live::text::{TextStyle, overview};
 use formats::report::verdict::ratio_phrase;
 
 const SECOND: u64 = 1_000_000_000;
@@ -25,12 +24,48 @@ fn context() -> ReportContext {
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(_)| "cuMemAlloc_v2",
         recorded: formats::recording::FunctionTable::default(),
-        gpus: Vec::new(),
+        gpus: vec![GpuLabel {
+            id: GpuId(0),
+            uuid: "GPU-0".into(),
+            name: "NVIDIA H2\x1b00".into(),
+            total_bytes: 140 << 30,
+        }],
+    }
+}
+
+/// A process that leaks, on a GPU that it fills.
+fn process() -> ProcessView {
+    let device = DeviceView {
+        device: Some(DeviceId(0)),
+        live_bytes: Bytes(1200 << 20),
+        peak_bytes: Bytes(1300 << 20),
+        peak_bounds: None,
+        gpu: Some(GpuId(0)),
+        driver_bytes: Some(Bytes(2 << 30)),
+        driver_traced: Some(Bytes(1200 << 20)),
+        driver_unplaced: Bytes(0),
+        graph_reserved: None,
+    };
+    ProcessView {
+        key: ProcessKey { pid: Pid(4711), start: 1 },
+        uid: Some(1000),
+        name: "pyth\x1bon".into(),
+        identity: ProcessIdentity {
+            program: Some("train.py".into()),
+            user: Some("an\x1bn".into()),
+            ..ProcessIdentity::default()
+        },
+        before_trace: true,
+        live_bytes: Bytes(1200 << 20),
+        live_allocations: 120,
+        devices: vec![device],
+        growth_per_hour: Some(300 << 20),
+        ..ProcessView::default()
     }
 }
 
 /// A line of Python with a name that would clear the screen.
-fn stack() -> Arc<[Frame]> {
+fn stack() -> CallStack {
     let driver = Frame {
         function: "cuMemAlloc_v2".into(),
         module: Some("/usr/lib/libcuda.so.1".into()),
@@ -84,8 +119,11 @@ fn growing() -> Evidence {
         median_life: Some(Nanos(2_000_000)),
         longest_life: Some(Nanos(SECOND)),
         overdue: 1100 << 20,
+        time_to_verdict: None,
+        freed_at_end: 0,
         time_until_full: Some(Nanos(11_520 * SECOND)),
         tensors: None,
+        kept_by: None,
     }
 }
 
@@ -139,7 +177,15 @@ fn snapshot() -> Snapshot {
         baseline: Bytes(1 << 30),
     };
     Snapshot {
-        at: Timestamp(10 * SECOND),
+        at: Timestamp(60 * SECOND),
+        observed: Nanos(60 * SECOND),
+        is_live: true,
+        processes: vec![process()],
+        gpus: vec![GpuView {
+            gpu: GpuId(0),
+            free_bytes: Bytes(130 << 30),
+            growth_per_hour: Some(52 << 30),
+        }],
         suspects: vec![tensors, SiteVerdict { thread, ..objects }],
         suspects_total: 2,
         other_verdicts: Verdict::ALL.into_iter().skip(1).map(other).collect(),
@@ -150,9 +196,24 @@ fn snapshot() -> Snapshot {
 
 fn written(snapshot: &Snapshot, last: bool) -> String {
     let mut out = Vec::new();
-    text::report(&mut out, snapshot, &context(), TextStyle { last, ..TextStyle::default() })
-        .unwrap();
+    let style = TextStyle { last, width: 80, ..TextStyle::default() };
+    let options = LastOptions { top: 10, leak: None, more: "vramscope report x.arrows --leak 1" };
+    if last {
+        assert!(overview::last(&mut out, snapshot, &context(), style, &options).unwrap());
+    } else {
+        overview::news(&mut out, snapshot, &context(), style).unwrap();
+        overview::block(&mut out, snapshot, &context(), style).unwrap();
+    }
     String::from_utf8(out).unwrap()
+}
+
+/// Returns the last report with one leak in full.
+fn with_leak(number: usize, stack_depth: usize) -> (String, bool) {
+    let mut out = Vec::new();
+    let style = TextStyle { last: true, width: 80, stack_depth, ..TextStyle::default() };
+    let options = LastOptions { top: 10, leak: Some(number), more: "" };
+    let found = overview::last(&mut out, &snapshot(), &context(), style, &options).unwrap();
+    (String::from_utf8(out).unwrap(), found)
 }
 
 fn compare(name: &str, found: &str) {
@@ -178,7 +239,8 @@ fn interim_report_has_a_line_per_suspect() {
 fn verdicts_json_matches_golden_file() {
     let line = json::line(&snapshot(), &context()).unwrap();
     let object: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let parts = ["suspects", "other_verdicts", "anomalies"].map(|name| object[name].clone());
+    let parts = ["gpus", "leaks", "suspects", "other_verdicts", "anomalies", "notes"]
+        .map(|name| object[name].clone());
     compare("verdicts.json", &(serde_json::to_string_pretty(&parts).unwrap() + "\n"));
 }
 
@@ -192,26 +254,42 @@ fn names_are_escaped_in_verdicts() {
 }
 
 #[test]
-fn no_suspects_are_reported_as_none() {
-    let none = Snapshot { suspects: Vec::new(), suspects_total: 0, ..snapshot() };
-    assert!(written(&none, true).contains("NO LEAK SUSPECTS (too early to judge 2 of"));
-    let open = [Verdict::NotEnoughData, Verdict::RampUp];
-    let settled = none.other_verdicts.iter().filter(|one| !open.contains(&one.verdict));
-    let settled = Snapshot { other_verdicts: settled.cloned().collect(), ..none.clone() };
-    assert!(written(&settled, true).contains("NO LEAK SUSPECTS\n"));
-    assert!(!written(&settled, false).contains("SUSPECT"));
+fn lines_fit_the_width() {
+    for last in [false, true] {
+        let text = written(&Snapshot { anomalies: Vec::new(), ..snapshot() }, last);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
 }
 
 #[test]
-fn advice_matches_the_leaking_resource() {
-    let of = |resource, evidence| verdict::advice(resource, &evidence, &[]);
-    assert!(of(Resource::Tensors, growing()).contains(".item()"));
-    assert!(of(Resource::Memory(MemoryKind::Pinned), growing()).contains("skips cudaFreeHost"));
-    assert!(of(Resource::Memory(MemoryKind::Async), never_freed()).contains("call cudaFreeAsync"));
-    assert!(of(Resource::Objects(ObjectKind::Event), never_freed()).contains("cudaEventDestroy"));
-    let through = Frame { module: Some("/lib/libc10_cuda.so".into()), ..Frame::default() };
-    let cache = verdict::advice(Resource::Memory(MemoryKind::Device), &growing(), &[&through]);
-    assert!(cache.contains("--torch"));
+fn one_leak_can_be_shown_in_full() {
+    let (text, found) = with_leak(1, 6);
+    assert!(found);
+    let details = text.split_once("\nLeak 1: ").unwrap().1;
+    compare("leak.txt", &format!("Leak 1: {details}"));
+    assert!(with_leak(1, 0).0.contains("    cuMemAlloc_v2 (libcuda.so.1)"));
+    assert!(!with_leak(3, 6).1);
+}
+
+#[test]
+fn trace_without_suspects_says_whether_it_is_too_early() {
+    let none = Snapshot { suspects: Vec::new(), suspects_total: 0, ..snapshot() };
+    let found = written(&none, true);
+    assert!(found.starts_with("No leak found in 1 process.") && found.contains("\nANOMALY"));
+    let none = Snapshot { anomalies: Vec::new(), ..none };
+    let early = Snapshot { observed: Nanos(9 * SECOND), ..none.clone() };
+    let found = written(&early, true);
+    assert!(found.starts_with("Too early to tell: trace for another 21 s."), "{found}");
+    let in_one_line = |snapshot: &Snapshot| written(snapshot, false).replace('\n', " ");
+    assert!(in_one_line(&early).contains("too early to tell, 21 s to go"));
+    let growing = ProcessView {
+        undecided: Some(Undecided { sites: 8, wait: Nanos(21 * SECOND) }),
+        ..process()
+    };
+    let found = in_one_line(&Snapshot { processes: vec![growing], ..early });
+    assert!(found.contains("8 sites grow, too early to tell if they leak, 21 s to go"), "{found}");
 }
 
 #[test]

@@ -17,8 +17,6 @@ pub use crate::report::redact::hide_directories;
 use std::borrow::Cow;
 
 use engine::model::ids::{FunctionId, GpuId};
-use engine::model::units::Bytes;
-use engine::snapshot::{Snapshot, Uncertainty};
 
 use crate::WallClock;
 use crate::recording::FunctionTable;
@@ -27,24 +25,6 @@ use crate::sanitize::{sanitize, sanitize_up_to};
 /// Reason why the device of an allocation is unknown.
 pub const UNKNOWN_DEVICE_REASON: &str =
     "device unknown; the thread set its context before the trace";
-
-/// Returns the uncertainty of all processes that a snapshot lists. Its bounds include the memory
-/// that ended processes had not freed.
-pub(crate) fn listed(snapshot: &Snapshot) -> Uncertainty {
-    let mut uncertainty = snapshot.uncertainty.clone();
-    for process in &snapshot.processes {
-        if process.ended.is_some() {
-            let own = &process.uncertainty;
-            let add = |sum: Bytes, more: Bytes| Bytes(sum.0.saturating_add(more.0));
-            uncertainty.live_min = add(uncertainty.live_min, own.live_min);
-            uncertainty.live_max = add(uncertainty.live_max, own.live_max);
-            uncertainty.before_trace |= own.before_trace;
-            uncertainty.unknown_context += own.unknown_context;
-            uncertainty.ambiguous_calls += own.ambiguous_calls;
-        }
-    }
-    uncertainty
-}
 
 /// Maximum number of characters of one text in markup.
 const MAX_MARKUP_CHARS: usize = 2000;
@@ -124,6 +104,7 @@ impl ReportContext {
     #[must_use]
     pub fn function(&self, id: FunctionId) -> Cow<'_, str> {
         match self.recorded.name(id) {
+            _ if id == FunctionId::FRAMEWORK => Cow::Borrowed("PyTorch's caching allocator"),
             Some(name) => sanitize(name),
             None => Cow::Borrowed((self.function)(id)),
         }

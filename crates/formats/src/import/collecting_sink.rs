@@ -1,17 +1,16 @@
 //! A sink that passes changes on and keeps everything else.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use engine::analysis::GroupKey;
-use engine::analysis::suspects::{SuspectAnalysis, SuspectReport};
+use engine::analysis::suspects::SuspectAnalysis;
 use engine::model::caching_allocator::{AllocatorSettings, PoolTotals, Segment};
 use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{DeviceId, Pid};
+use engine::model::ids::{DeviceId, GpuId, Pid};
 use engine::model::stack::StackTable;
 use engine::model::units::Timestamp;
-use engine::verdict::SiteVerdict;
 
-use super::{FailedAllocation, ImportSink, Warning};
+use super::{FailedAllocation, FileState, ImportSink, Warning};
 
 /// Maximum number of distinct warnings; the last one counts all others.
 const MAX_WARNINGS: usize = 100;
@@ -30,6 +29,10 @@ pub struct FileInfo {
     pub devices: BTreeMap<DeviceId, (String, Option<u64>)>,
     /// A timestamp, and the wall clock at it in nanoseconds since 1970, UTC.
     pub clock: Option<(Timestamp, i64)>,
+    /// Time zone of the host, if the file has it: its name, and the offset from UTC in seconds.
+    pub time_zone: Option<(Option<String>, i32)>,
+    /// Users of processes, not sanitized.
+    pub users: BTreeMap<Pid, String>,
     /// Segments of caches at the end.
     pub segments: Vec<Segment>,
     /// Settings of those caches.
@@ -38,10 +41,8 @@ pub struct FileInfo {
     pub pools: Vec<PoolTotals>,
     /// Requests that failed with an out-of-memory error, up to `MAX_FAILED_REQUESTS`.
     pub failed_allocations: Vec<FailedAllocation>,
-    /// Verdicts on sites of objects or tensors, leaks first.
-    pub verdicts: Vec<SiteVerdict>,
-    /// Verdicts on memory and anomalies of a recording.
-    pub findings: Option<SuspectReport>,
+    /// State at the end of a recording.
+    pub state: Option<FileState>,
     /// Warnings of the reader.
     pub warnings: Vec<Warning>,
     /// Times of the first and last change.
@@ -66,11 +67,14 @@ impl FileInfo {
         !self.warnings.iter().any(|warning| warning.inexact)
     }
 
-    /// Returns verdicts on memory and anomalies: the recording's own, or else those on the changes
-    /// of the file.
+    /// Returns the state at the end: the recording's own, or else that of the changes of the file.
     #[must_use]
-    pub fn findings(&self, changes: SuspectAnalysis) -> SuspectReport {
-        self.findings.clone().unwrap_or_else(|| changes.finish())
+    pub fn end_state(&self, changes: SuspectAnalysis) -> Cow<'_, FileState> {
+        let classify = || {
+            let snapshot = changes.finish(&self.stacks, &self.processes);
+            Cow::Owned(FileState { snapshot, gpus: Vec::new() })
+        };
+        self.state.as_ref().map_or_else(classify, Cow::Borrowed)
     }
 
     /// Returns the time that others are relative to: that of the wall clock, or else of the first
@@ -83,38 +87,38 @@ impl FileInfo {
 }
 
 /// Filter for changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChangeFilter {
     /// Only changes of this process.
     pub pid: Option<Pid>,
     /// Only changes on this device.
     pub device: Option<DeviceId>,
+    /// Only changes on this GPU.
+    pub gpu: Option<GpuId>,
+    /// Only changes of processes of this user.
+    pub user: Option<String>,
+    /// Only changes of processes whose name contains this text.
+    pub name: Option<String>,
 }
 
-impl ChangeFilter {
-    /// Applies the filter. Memory that moves to the selected device is allocated there, and memory
-    /// that moves away is freed.
-    fn apply(&self, change: &AllocationChange) -> Option<AllocationChange> {
-        if self.pid.is_some_and(|pid| pid != change.pid) {
-            return None;
-        }
-        let Some(device) = self.device else { return Some(*change) };
-        let is_here = change.device == Some(device);
-        let ChangeKind::Updated { allocated_at, before } = change.action else {
-            return is_here.then_some(*change);
-        };
-        match (before.device == Some(device), is_here) {
-            (true, true) => Some(*change),
-            (false, true) => Some(AllocationChange { action: ChangeKind::Allocated, ..*change }),
-            (true, false) => Some(AllocationChange {
-                action: ChangeKind::Ended { allocated_at, reason: EndReason::Replaced },
-                device: before.device,
-                pool: before.pool,
-                bytes: before.bytes,
-                ..*change
-            }),
-            (false, false) => None,
-        }
+/// Keeps what a change does on one device. Memory that moves to the device is allocated there, and
+/// memory that moves away is freed.
+fn on_device(change: &AllocationChange, device: DeviceId) -> Option<AllocationChange> {
+    let is_here = change.device == Some(device);
+    let ChangeKind::Updated { allocated_at, before } = change.action else {
+        return is_here.then_some(*change);
+    };
+    match (before.device == Some(device), is_here) {
+        (true, true) => Some(*change),
+        (false, true) => Some(AllocationChange { action: ChangeKind::Allocated, ..*change }),
+        (true, false) => Some(AllocationChange {
+            action: ChangeKind::Ended { allocated_at, reason: EndReason::Replaced },
+            device: before.device,
+            pool: before.pool,
+            bytes: before.bytes,
+            ..*change
+        }),
+        (false, false) => None,
     }
 }
 
@@ -125,6 +129,10 @@ pub struct CollectingSink<'a> {
     /// Indices of pools in `info`.
     pools: HashMap<(Pid, Option<DeviceId>, u64), usize>,
     filter: ChangeFilter,
+    /// Whether the filter selects a process, as far as that was determined.
+    selected: HashMap<Pid, bool>,
+    /// Devices of processes on the selected GPU.
+    on_gpu: HashMap<Pid, DeviceId>,
     each: &'a mut dyn FnMut(&AllocationChange, &FileInfo),
     progress: &'a mut dyn FnMut(u64, u64),
 }
@@ -137,7 +145,45 @@ impl<'a> CollectingSink<'a> {
         each: &'a mut dyn FnMut(&AllocationChange, &FileInfo),
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Self {
-        Self { info: FileInfo::default(), pools: HashMap::new(), filter, each, progress }
+        Self {
+            info: FileInfo::default(),
+            pools: HashMap::new(),
+            filter,
+            selected: HashMap::new(),
+            on_gpu: HashMap::new(),
+            each,
+            progress,
+        }
+    }
+
+    /// Whether the filter selects a process.
+    fn selects(&mut self, pid: Pid) -> bool {
+        let Self { filter, info, selected, .. } = self;
+        *selected.entry(pid).or_insert_with(|| {
+            let has = |names: &BTreeMap<Pid, String>, is: &dyn Fn(&String) -> bool| {
+                names.get(&pid).is_some_and(is)
+            };
+            filter.pid.is_none_or(|wanted| wanted == pid)
+                && filter.user.as_ref().is_none_or(|user| has(&info.users, &|own| own == user))
+                && filter
+                    .name
+                    .as_ref()
+                    .is_none_or(|name| has(&info.processes, &|own| own.contains(name.as_str())))
+        })
+    }
+
+    /// Returns the device of a process that the filter selects, if it selects one.
+    fn device_of(&self, pid: Pid) -> Option<DeviceId> {
+        let gpu = self.filter.gpu;
+        // Processes without a map of their own see all GPUs.
+        let on_gpu = gpu.map(|gpu| self.on_gpu.get(&pid).copied().unwrap_or(DeviceId(gpu.0)));
+        self.filter.device.or(on_gpu)
+    }
+
+    /// Whether the filter selects something of a process on a device.
+    fn selects_on(&mut self, pid: Pid, device: Option<DeviceId>) -> bool {
+        let wanted = self.device_of(pid);
+        self.selects(pid) && (wanted.is_none() || wanted == device)
     }
 }
 
@@ -155,13 +201,38 @@ impl ImportSink for CollectingSink<'_> {
         }
         self.info.seen.processes.insert(change.pid);
         self.info.seen.devices.extend(change.device);
-        if let Some(change) = self.filter.apply(change) {
+        if !self.selects(change.pid) {
+            return;
+        }
+        let selected = match self.device_of(change.pid) {
+            Some(device) => on_device(change, device),
+            None => Some(*change),
+        };
+        if let Some(change) = selected {
             (self.each)(&change, &self.info);
         }
     }
 
     fn process(&mut self, pid: Pid, name: &str) {
         self.info.processes.insert(pid, name.to_owned());
+        self.selected.remove(&pid);
+    }
+
+    fn user(&mut self, pid: Pid, user: &str) {
+        self.info.users.insert(pid, user.to_owned());
+        self.selected.remove(&pid);
+    }
+
+    fn device_map(&mut self, pid: Pid, gpus: &[Option<GpuId>]) {
+        let Some(wanted) = self.filter.gpu else { return };
+        let ordinal = gpus.iter().position(|gpu| *gpu == Some(wanted));
+        // A process that cannot see the GPU has no device there.
+        let ordinal = ordinal.and_then(|ordinal| u16::try_from(ordinal).ok());
+        self.on_gpu.insert(pid, DeviceId(ordinal.unwrap_or(u16::MAX)));
+    }
+
+    fn time_zone(&mut self, name: Option<&str>, offset: i32) {
+        self.info.time_zone = Some((name.map(ToOwned::to_owned), offset));
     }
 
     fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>) {
@@ -173,31 +244,43 @@ impl ImportSink for CollectingSink<'_> {
     }
 
     fn segment(&mut self, segment: Segment) {
-        if self.filter.device.is_none() || self.filter.device == segment.device {
+        let wanted = self.filter.device.or(self.filter.gpu.map(|gpu| DeviceId(gpu.0)));
+        if wanted.is_none() || wanted == segment.device {
             self.info.segments.push(segment);
         }
     }
 
-    fn verdict(&mut self, verdict: SiteVerdict) {
-        if self.filter.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
-            self.info.verdicts.push(verdict);
+    fn state(&mut self, mut state: FileState) {
+        let snapshot = &mut state.snapshot;
+        let all = std::mem::take(&mut snapshot.processes);
+        snapshot.processes = all.into_iter().filter(|one| self.selects(one.key.pid)).collect();
+        let all = std::mem::take(&mut snapshot.not_freed);
+        snapshot.not_freed = all.into_iter().filter(|one| self.selects(one.key.pid)).collect();
+        for list in [&mut snapshot.suspects, &mut snapshot.other_verdicts] {
+            let is_all = self.filter == ChangeFilter::default();
+            list.retain(|one| match one.pid {
+                Some(pid) => self.selects_on(pid, one.device),
+                None => is_all,
+            });
         }
-    }
-
-    fn findings(&mut self, mut findings: SuspectReport) {
-        let ChangeFilter { pid, device } = self.filter;
-        let is_selected = |group: &GroupKey| {
-            pid.is_none_or(|pid| pid == group.pid) && (device.is_none() || device == group.device)
-        };
-        findings.suspects.retain(|one| is_selected(&one.key));
-        findings.others.retain(|one| is_selected(&one.key));
-        findings.anomalies.retain(|one| is_selected(&one.key));
-        self.info.findings = Some(findings);
+        snapshot.suspects_total = snapshot.suspects.len() as u64;
+        snapshot.anomalies.retain(|one| self.selects_on(one.pid, one.device));
+        snapshot.out_of_memory.retain(|one| self.selects_on(one.pid, one.device));
+        // Headlines take all stacks of the file and the declared wrappers into account.
+        let stacks = &mut self.info.stacks;
+        let of_verdicts = snapshot.suspects.iter_mut().chain(&mut snapshot.other_verdicts);
+        let not_freed = snapshot.not_freed.iter_mut().flat_map(|one| &mut one.sites);
+        of_verdicts
+            .map(|one| &mut one.frames)
+            .chain(snapshot.anomalies.iter_mut().map(|one| &mut one.frames))
+            .chain(snapshot.out_of_memory.iter_mut().map(|one| &mut one.frames))
+            .chain(not_freed.map(|one| &mut one.frames))
+            .for_each(|frames| *frames = stacks.call_stack_of(frames));
+        self.info.state = Some(state);
     }
 
     fn pool(&mut self, pool: &PoolTotals) {
-        let ChangeFilter { pid, device } = self.filter;
-        if pid.is_some_and(|pid| pid != pool.pid) || device.is_some() && device != pool.device {
+        if !self.selects_on(pool.pid, pool.device) {
             return;
         }
         let pools = &mut self.info.pools;
@@ -213,9 +296,7 @@ impl ImportSink for CollectingSink<'_> {
     }
 
     fn failed_allocation(&mut self, failed: &FailedAllocation) {
-        let ChangeFilter { pid, device } = self.filter;
-        let is_selected = pid.is_none_or(|pid| pid == failed.pid)
-            && (device.is_none() || device == failed.device);
+        let is_selected = self.selects_on(failed.pid, failed.device);
         if is_selected && self.info.failed_allocations.len() < MAX_FAILED_REQUESTS {
             self.info.failed_allocations.push(*failed);
         }
@@ -267,20 +348,45 @@ mod tests {
 
     #[test]
     fn device_filter_turns_moves_into_starts_and_ends() {
-        let filter = ChangeFilter { pid: Some(Pid(1)), device: Some(DeviceId(0)) };
         let moved = |from: Option<u16>, to| {
             let before = LateFields { device: from.map(DeviceId), pool: None, bytes: 8 };
             let change = change(ChangeKind::Updated { allocated_at: Timestamp(1), before }, 1, to);
-            filter.apply(&change).map(|change| (change.action, change.device))
+            on_device(&change, DeviceId(0)).map(|change| (change.action, change.device))
         };
         let gpu = Some(DeviceId(0));
         assert_eq!(moved(None, Some(0)), Some((ChangeKind::Allocated, gpu)));
         let ended = ChangeKind::Ended { allocated_at: Timestamp(1), reason: EndReason::Replaced };
         assert_eq!(moved(Some(0), Some(1)), Some((ended, gpu)));
         assert_eq!(moved(None, Some(1)), None);
-        assert!(filter.apply(&change(ChangeKind::Allocated, 1, Some(0))).is_some());
-        assert!(filter.apply(&change(ChangeKind::Allocated, 1, None)).is_none());
-        assert!(filter.apply(&change(ChangeKind::Allocated, 2, Some(0))).is_none());
+        let here = |device| on_device(&change(ChangeKind::Allocated, 1, device), DeviceId(0));
+        assert!(here(Some(0)).is_some() && here(None).is_none());
+    }
+
+    #[test]
+    fn changes_are_selected_by_process_user_name_and_gpu() {
+        let passed = |filter: ChangeFilter| {
+            let mut pids = Vec::new();
+            let mut each = |change: &AllocationChange, _: &FileInfo| pids.push(change.pid.0);
+            let mut progress = |_, _| {};
+            let mut sink = CollectingSink::new(filter, &mut each, &mut progress);
+            sink.process(Pid(1), "train.py");
+            sink.user(Pid(1), "ann");
+            sink.process(Pid(2), "serve.py");
+            sink.user(Pid(2), "bob");
+            // Its only device is the second GPU.
+            sink.device_map(Pid(2), &[Some(GpuId(1))]);
+            for pid in 1..=3 {
+                sink.change(&change(ChangeKind::Allocated, pid, Some(0)));
+            }
+            pids
+        };
+        let all = ChangeFilter::default;
+        assert_eq!(passed(all()), [1, 2, 3]);
+        assert_eq!(passed(ChangeFilter { pid: Some(Pid(3)), ..all() }), [3]);
+        assert_eq!(passed(ChangeFilter { user: Some("bob".into()), ..all() }), [2]);
+        assert_eq!(passed(ChangeFilter { name: Some("train".into()), ..all() }), [1]);
+        assert_eq!(passed(ChangeFilter { gpu: Some(GpuId(0)), ..all() }), [1, 3]);
+        assert_eq!(passed(ChangeFilter { gpu: Some(GpuId(1)), ..all() }), [2]);
     }
 
     #[test]
@@ -311,6 +417,6 @@ mod tests {
             sink.info.pools.iter().map(|pool| (pool.pid.0, pool.used)).collect::<Vec<_>>()
         };
         assert_eq!(totals(ChangeFilter::default()), [(1, 2), (2, 5)]);
-        assert_eq!(totals(ChangeFilter { pid: Some(Pid(2)), device: None }), [(2, 5)]);
+        assert_eq!(totals(ChangeFilter { pid: Some(Pid(2)), ..ChangeFilter::default() }), [(2, 5)]);
     }
 }

@@ -1,6 +1,7 @@
 //! Import of files: recordings and captures of other tools become changes, stacks and segments.
 //! Each reader streams: memory use is bounded by live allocations, not by the size of the file.
 
+pub mod agent;
 pub mod collecting_sink;
 pub mod compute_sanitizer;
 mod detect;
@@ -15,14 +16,14 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use engine::analysis::MemoryScope;
-use engine::analysis::suspects::SuspectReport;
 use engine::model::caching_allocator::{AllocatorSettings, AllocatorStats, PoolTotals, Segment};
 use engine::model::change::AllocationChange;
-use engine::model::ids::{DeviceId, Pid, SiteId};
+use engine::model::ids::{DeviceId, GpuId, Pid, SiteId};
 use engine::model::stack::StackTable;
 use engine::model::units::Timestamp;
-use engine::verdict::SiteVerdict;
+use engine::snapshot::Snapshot;
 
+use crate::export::GpuLabel;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum length of an error that quotes a file, in bytes.
@@ -63,6 +64,15 @@ impl SourceFormat {
     }
 }
 
+/// State at the end of a file, in the form of the last snapshot of a trace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FileState {
+    /// Processes, verdicts and anomalies.
+    pub snapshot: Snapshot,
+    /// GPUs of the host, as far as the file has them.
+    pub gpus: Vec<GpuLabel>,
+}
+
 /// Receiver of a reader's results, in the order of time.
 pub trait ImportSink {
     /// Returns the table of stacks; sites of changes and blocks are ids of it.
@@ -77,6 +87,12 @@ pub trait ImportSink {
     /// Called at most once, with a timestamp and the wall clock at it in nanoseconds since 1970,
     /// UTC.
     fn clock(&mut self, at: Timestamp, utc_nanos: i64);
+    /// Called with the time zone of the host: its name, and the offset from UTC in seconds.
+    fn time_zone(&mut self, _name: Option<&str>, _offset: i32) {}
+    /// Called with the name of the user of a process, not sanitized.
+    fn user(&mut self, _pid: Pid, _user: &str) {}
+    /// Called with the GPUs of the devices of a process.
+    fn device_map(&mut self, _pid: Pid, _gpus: &[Option<GpuId>]) {}
     /// Called with a segment of a cache at the end of the file.
     fn segment(&mut self, segment: Segment);
     /// Called with the totals of a pool; the last ones are those at the end of the file.
@@ -85,11 +101,8 @@ pub trait ImportSink {
     fn cache_settings(&mut self, _settings: &AllocatorSettings) {}
     /// Called with the cache's own statistics of one device.
     fn cache_stats(&mut self, _stats: &AllocatorStats) {}
-    /// Called with the verdict on a site of objects or tensors.
-    fn verdict(&mut self, _verdict: SiteVerdict) {}
-    /// Called with verdicts on memory and anomalies, if the reader has them; otherwise changes are
-    /// classified.
-    fn findings(&mut self, _findings: SuspectReport) {}
+    /// Called with the state at the end, if the reader has it; otherwise changes are classified.
+    fn state(&mut self, _state: FileState) {}
     /// Called when a request for device memory failed with an out-of-memory error.
     fn failed_allocation(&mut self, _failed: &FailedAllocation) {}
     /// Called for input that the reader cannot use, or that makes values inexact.

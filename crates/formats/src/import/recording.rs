@@ -5,23 +5,33 @@ use std::io::Read;
 use std::path::Path;
 
 use engine::analysis::is_host;
-use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
 use engine::ledger::Ledger;
 use engine::model::caching_allocator::PoolTotals;
 use engine::model::change::{AllocationChange, ChangeKind};
 use engine::model::event::{Event, EventKind, FailedCall, OUT_OF_MEMORY, SiteFrames};
 use engine::model::ids::{DeviceId, GpuId, SiteId};
-use engine::model::stack::{SiteName, site_name};
 use engine::model::units::Timestamp;
-use engine::snapshot::{ProcessView, SnapshotOptions};
-use engine::verdict::{Anomaly, Resource};
+use engine::snapshot::{EndedHistory, OutOfMemory, ProcessView, Snapshot, SnapshotOptions};
 
-use super::{FailedAllocation, ImportError, ImportSink, ImportSummary, SourceFormat, Warning};
-use crate::export::{GpuLabel, listed};
+use super::{
+    FailedAllocation, FileState, ImportError, ImportSink, ImportSummary, SourceFormat, Warning,
+};
+use crate::export::GpuLabel;
 use crate::recording::{FunctionLookup, RecordingReader, RecordingRow};
+
+/// Warnings that the notes of the recorded state contain in more detail.
+pub(crate) const STATE_WARNINGS: [&str; 4] = [
+    "events lost (ring buffer full); totals exclude them",
+    "processes started before the trace; earlier allocations are missing",
+    "allocations are in unknown contexts and may have been released",
+    "calls have an ambiguous effect: recorded by a stream capture or executed, or racing with another thread",
+];
 
 /// Rows between two progress updates.
 const PROGRESS_ROWS: u64 = 16_384;
+
+/// Maximum number of out-of-memory errors.
+const MAX_OUT_OF_MEMORY: usize = 100;
 
 /// Maximum number of pools of ended processes.
 const MAX_ENDED_POOLS: usize = 65_536;
@@ -38,13 +48,14 @@ pub fn read(
         ledger: Ledger::with_change_log(),
         changes: Vec::new(),
         sites: HashMap::new(),
-        names: HashMap::new(),
         gpus: Vec::new(),
         devices: BTreeMap::new(),
         differently_numbered: 0,
         pools: Vec::new(),
         last: Timestamp(0),
         before_trace: 0,
+        ended: EndedHistory::default(),
+        out_of_memory: Vec::new(),
         unknown_context: 0,
         ambiguous_calls: 0,
         events: 0,
@@ -79,8 +90,6 @@ struct RecordingImport<'a> {
     changes: Vec<AllocationChange>,
     /// Sites of the sink by the recording's site ids.
     sites: HashMap<SiteId, SiteId>,
-    /// Sites of the sink by the ledger's site names.
-    names: HashMap<u64, SiteId>,
     gpus: Vec<GpuLabel>,
     /// GPUs of the devices, by the first process that reported them.
     devices: BTreeMap<DeviceId, GpuId>,
@@ -89,10 +98,14 @@ struct RecordingImport<'a> {
     pools: Vec<PoolTotals>,
     last: Timestamp,
     before_trace: u64,
-    /// Allocations of ended processes that may have been released with a context.
+    /// Processes that ended before the last snapshot.
+    ended: EndedHistory,
+    /// Their allocations that may have been released with a context.
     unknown_context: u64,
-    /// Calls of processes that ended that a capture may have recorded.
+    /// Their calls that a capture may have recorded.
     ambiguous_calls: u64,
+    /// Out-of-memory errors before the last snapshot.
+    out_of_memory: Vec<OutOfMemory>,
     events: u64,
     producer: Option<String>,
 }
@@ -113,18 +126,23 @@ impl RecordingImport<'_> {
             RecordingRow::About { key, value } if &*key == "vramscope" => {
                 self.producer = Some(format!("vramscope {value}"));
             }
-            RecordingRow::Clock(clock) => self.sink.clock(clock.start(), clock.utc_nanos()),
+            RecordingRow::Clock(clock) => {
+                self.sink.clock(clock.start(), clock.utc_nanos());
+                self.sink.time_zone(clock.zone(), clock.offset());
+            }
             RecordingRow::Gpu(gpu) => self.gpus.push(gpu),
             RecordingRow::Event(event) => self.apply(&event),
             RecordingRow::Tick(at) => {
                 self.last = self.last.max(at);
-                let snapshot = self.ledger.snapshot(at, &VIEW);
+                let mut snapshot = self.ledger.snapshot(at, &VIEW);
+                self.keep_out_of_memory(&mut snapshot);
                 let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
                 for process in ended.clone() {
                     self.unknown_context += process.uncertainty.unknown_context;
                     self.ambiguous_calls += process.uncertainty.ambiguous_calls;
                 }
                 self.keep_pools(ended, at);
+                self.ended.push_snapshot(snapshot);
             }
             RecordingRow::End(at) => self.last = self.last.max(at),
             RecordingRow::About { .. } | RecordingRow::Unknown => {}
@@ -139,8 +157,19 @@ impl RecordingImport<'_> {
                 self.before_trace += u64::from(info.before_trace);
                 self.sink.process(event.pid, &info.name);
             }
+            EventKind::Identity(identity) => {
+                if let Some(program) = &identity.program {
+                    self.sink.process(event.pid, program);
+                }
+                if let Some(user) = &identity.user {
+                    self.sink.user(event.pid, user);
+                }
+            }
             EventKind::Site(site_frames) => self.add_site(site_frames),
-            EventKind::Gpus(gpus) => self.name_devices(gpus),
+            EventKind::Gpus(gpus) => {
+                self.sink.device_map(event.pid, gpus);
+                self.name_devices(gpus);
+            }
             _ => {}
         }
         if let EventKind::Failed(FailedCall {
@@ -191,44 +220,10 @@ impl RecordingImport<'_> {
             site_frames.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
         let site = stacks.site(&frames);
         self.sites.insert(site_frames.site, site);
-        self.names.entry(site_name(&site_frames.frames)).or_insert(site);
     }
 
     fn site(&self, recorded: Option<SiteId>) -> Option<SiteId> {
         self.sites.get(&recorded?).copied()
-    }
-
-    /// Returns the sink's site for a site name of the ledger.
-    fn named(&self, site: SiteName) -> Option<SiteId> {
-        match site {
-            SiteName::Resolved(name) => self.names.get(&name).copied(),
-            SiteName::Pending(site) => self.site(Some(site)),
-            SiteName::Unknown | SiteName::Other => None,
-        }
-    }
-
-    /// Reports verdicts and anomalies of the whole recording, as in its live report.
-    fn report_verdicts(&mut self, anomalies: &[Anomaly]) {
-        let (suspects, others) = self.ledger.verdicts(self.last);
-        let mut findings = SuspectReport {
-            anomalies: anomalies
-                .iter()
-                .map(|one| FileAnomaly::of(one, self.named(one.site)))
-                .collect(),
-            ..SuspectReport::default()
-        };
-        let lists = [(suspects, &mut findings.suspects), (others, &mut findings.others)];
-        for (verdicts, list) in lists {
-            for one in verdicts {
-                if matches!(one.resource, Resource::Memory(_)) {
-                    let site = self.named(one.site);
-                    list.extend(FileSiteVerdict::of(one, site));
-                } else {
-                    self.sink.verdict(one);
-                }
-            }
-        }
-        self.sink.findings(findings);
     }
 
     fn name_devices(&mut self, gpus: &[Option<GpuId>]) {
@@ -262,29 +257,30 @@ impl RecordingImport<'_> {
         self.pools.extend(sums.take(MAX_ENDED_POOLS.saturating_sub(self.pools.len())));
     }
 
+    /// Keeps the out-of-memory errors since the last snapshot.
+    fn keep_out_of_memory(&mut self, snapshot: &mut Snapshot) {
+        let room = MAX_OUT_OF_MEMORY.saturating_sub(self.out_of_memory.len());
+        self.out_of_memory.extend(snapshot.out_of_memory.drain(..).take(room));
+    }
+
     /// Takes the last snapshot, and reports what makes values inexact.
     fn finish(&mut self) {
         let view = SnapshotOptions { ended_sites: true, ..VIEW };
-        let last = self.ledger.snapshot(self.last, &view);
-        self.report_verdicts(&last.anomalies);
+        let mut last = self.ledger.snapshot(self.last, &view);
+        self.keep_out_of_memory(&mut last);
+        last.out_of_memory = std::mem::take(&mut self.out_of_memory);
         self.keep_pools(last.processes.iter(), self.last);
+        last.other_verdicts = self.ledger.other_verdicts(self.last);
+        let listed = last.listed_uncertainty();
+        self.ended.merge_into(&mut last);
         for pool in &self.pools {
             self.sink.pool(pool);
         }
         for (text, count) in [
-            ("events lost (ring buffer full); totals exclude them", last.uncertainty.lost.events()),
-            (
-                "processes started before the trace; earlier allocations are missing",
-                self.before_trace,
-            ),
-            (
-                "allocations are in unknown contexts and may have been released",
-                self.unknown_context + listed(&last).unknown_context,
-            ),
-            (
-                "calls may have been recorded by a stream capture or executed",
-                self.ambiguous_calls + listed(&last).ambiguous_calls,
-            ),
+            (STATE_WARNINGS[0], listed.lost.events()),
+            (STATE_WARNINGS[1], self.before_trace),
+            (STATE_WARNINGS[2], self.unknown_context + listed.unknown_context),
+            (STATE_WARNINGS[3], self.ambiguous_calls + listed.ambiguous_calls),
             (
                 "processes number the GPUs differently than the first one; device names are those \
                  of the first",
@@ -295,6 +291,8 @@ impl RecordingImport<'_> {
                 self.sink.warn(Warning { text: text.to_owned(), count, inexact: true });
             }
         }
+        let gpus = std::mem::take(&mut self.gpus);
+        self.sink.state(FileState { snapshot: last, gpus });
     }
 }
 
@@ -306,4 +304,5 @@ const VIEW: SnapshotOptions = SnapshotOptions {
     sort: engine::snapshot::SortOrder::Size,
     top_sites: 0,
     ended_sites: false,
+    lists: engine::snapshot::ListScope::All,
 };

@@ -104,7 +104,7 @@ columns! {
     Gpu "gpu" U16 "GPU index on the host",
     Uid "uid" U32 "owner of the process",
     ProcessStartNs "process_start_ns" U64 "start of the process, in nanoseconds since boot; 0 if unknown",
-    Name "name" Text "name of the process, thread, kernel, GPU, metadata key or container",
+    Name "name" Text "name of the process, program, thread, kernel, GPU, metadata key or container",
     Value "value" Text "value of a metadata key",
     Uuid "uuid" Text "`gpu`: UUID",
     TimeZone "time_zone" Text "`clock`: time zone",
@@ -152,6 +152,11 @@ columns! {
     Pod "pod" Text "name of the pod",
     Namespace "namespace" Text "namespace of the pod",
     WallTime "wall_time" Time "`clock`: wall-clock time at `time_ns`",
+    User "user" Text "`program`: name of the owner of the process",
+    Job "job" Text "`program`: job of a scheduler, such as `slurm 4711.0`",
+    Rank "rank" U32 "`program`: rank among the processes of a distributed program",
+    TreePid "tree_pid" U32 "`program`: root of its process tree",
+    TreeProgram "tree_program" Text "`program`: program of that root",
 }
 
 impl Column {
@@ -186,6 +191,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "container",
         "container of the process; again if more becomes known. `name` is its name in the pod",
         "container, runtime, container_pid, pod_uid, pod, namespace, name",
+    ),
+    (
+        "program",
+        "program of the process: a script, module or executable without directories; its user and what it belongs to",
+        "name, user, job, rank, tree_pid, tree_program",
     ),
     ("thread_name", "name of a thread", "name"),
     ("exec", "the process replaced its program", ""),

@@ -22,6 +22,8 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
     // Lists every field, so that a new one with frames is not forgotten.
     let Snapshot {
         at: _,
+        observed: _,
+        is_live: _,
         live_bytes: _,
         live_allocations: _,
         uncertainty: _,
@@ -38,7 +40,9 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         other_verdicts: judgements,
         anomalies,
         gpus: _,
+        device_holders: _,
         suspects_total: _,
+        not_freed,
     } = snapshot;
     let of_processes = processes.iter_mut().flat_map(|ProcessView { sites, .. }| sites);
     let sites = sites.iter_mut().chain(tensor_sites).chain(of_processes);
@@ -48,9 +52,8 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         .chain(verdicts.map(|verdict| &mut verdict.frames))
         .chain(anomalies.iter_mut().map(|anomaly| &mut anomaly.frames))
         .chain(out_of_memory.iter_mut().map(|oom| &mut oom.frames))
-        .for_each(|frames| {
-            *frames = frames.iter().map(|frame| redact_paths(frame, false)).collect()
-        });
+        .chain(not_freed.iter_mut().flat_map(|one| &mut one.sites).map(|site| &mut site.frames))
+        .for_each(|frames| *frames = frames.map(|frame| redact_paths(frame, false)));
 }
 
 /// Returns the last component of a path.

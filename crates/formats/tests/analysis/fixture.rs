@@ -1,22 +1,20 @@
 //! Small files written by hand.
 
-use std::sync::Arc;
-
 use engine::analysis::MemoryScope;
 use engine::analysis::groups::GroupTable;
 use engine::analysis::peak::{Peak, PeakAnalysis};
 use engine::analysis::summary::{SummaryAnalysis, SummaryReport};
-use engine::analysis::suspects::{SuspectAnalysis, SuspectReport};
+use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
 use engine::model::change::{AllocationChange, ChangeKind, EndReason};
 use engine::model::cuda_object::ObjectKind;
 use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, Language, SiteName, UnknownReason, site_name};
-use engine::model::units::Timestamp;
+use engine::model::stack::{CallStack, Frame, Language, SiteName, UnknownReason, site_name};
+use engine::model::units::{Nanos, Timestamp};
 use engine::verdict::{self, Confidence, Evidence, SiteVerdict, Verdict};
 use formats::import::collecting_sink::FileInfo;
-use formats::import::{ImportSummary, SourceFormat, Warning};
+use formats::import::{FileState, ImportSummary, SourceFormat, Warning};
 use formats::report::analysis::{
     AdviceRow, AnalyzedFile, FragmentationView, OverlaySeries, PoolRow, WouldFit,
 };
@@ -25,10 +23,18 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Streams that are never destroyed.
-fn streams() -> SiteVerdict {
-    let frames: Arc<[Frame]> = [Frame { function: "open".into(), ..Frame::default() }].into();
-    let evidence =
-        Evidence { live: 30, live_count: 30, created: 31, freed: 1, ..Evidence::default() };
+pub(crate) fn streams() -> SiteVerdict {
+    let library = Frame { function: "ncclInit".into(), ..Frame::default() };
+    let open = Frame { function: "open".into(), ..Frame::default() };
+    let frames: CallStack = [library, open].into();
+    let evidence = Evidence {
+        live: 30,
+        live_count: 30,
+        created: 31,
+        freed: 1,
+        time_until_full: Some(Nanos(1)),
+        ..Evidence::default()
+    };
     SiteVerdict {
         pid: Some(Pid(7)),
         process: "train".into(),
@@ -36,7 +42,7 @@ fn streams() -> SiteVerdict {
         frames,
         resource: verdict::Resource::Objects(ObjectKind::Stream),
         device: None,
-        thread: None,
+        thread: Some((Tid(9), "loader".into())),
         verdict: Verdict::Leak,
         confidence: Confidence::Likely,
         evidence: Evidence { growth_per_hour: 1800, ..evidence },
@@ -48,12 +54,14 @@ pub(crate) struct FileFixture {
     pub(crate) changes: Vec<AllocationChange>,
     pub(crate) info: FileInfo,
     pub(crate) imported: ImportSummary,
+    /// Suspects besides those of the changes.
+    suspects: Vec<SiteVerdict>,
 }
 
 impl Default for FileFixture {
     fn default() -> Self {
         let imported = ImportSummary { source: SourceFormat::Nsys, events: 0, producer: None };
-        Self { changes: Vec::new(), info: FileInfo::default(), imported }
+        Self { changes: Vec::new(), info: FileInfo::default(), imported, suspects: Vec::new() }
     }
 }
 
@@ -231,12 +239,18 @@ impl FileFixture {
         }
         fixture.info.span = Some((Timestamp(0), Timestamp(63 * SECOND)));
         fixture.imported.events = 695;
-        fixture.info.verdicts.push(streams());
+        fixture.suspects.push(streams());
         fixture
     }
 
     pub(crate) fn analyzed_file(&self, top: Option<usize>) -> AnalyzedFile<'_> {
-        AnalyzedFile { path: "run<1>.sqlite", imported: &self.imported, info: &self.info, top }
+        AnalyzedFile {
+            path: "run<1>.sqlite",
+            imported: &self.imported,
+            info: &self.info,
+            top,
+            utc: true,
+        }
     }
 
     pub(crate) fn groups(&self) -> GroupTable {
@@ -257,10 +271,12 @@ impl FileFixture {
         usage.finish()
     }
 
-    pub(crate) fn findings(&self) -> SuspectReport {
-        let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
+    pub(crate) fn state(&self) -> FileState {
+        let mut suspects = SuspectAnalysis::new(self.imported.source.scope());
         self.changes.iter().for_each(|change| suspects.observe(change));
-        suspects.finish()
+        let mut state = self.info.end_state(suspects).into_owned();
+        state.snapshot.suspects.extend(self.suspects.iter().cloned());
+        state
     }
 
     pub(crate) fn summary(&self) -> SummaryReport {

@@ -57,8 +57,14 @@ fn check(fixture: &FileFixture, result: AnalysisResult<'_>) {
 
 #[test]
 fn leaks_match_golden_files() {
+    let fixture = FileFixture::with_verdicts();
+    check(&fixture, AnalysisResult::Leaks(&LeakReport::of(&fixture.groups()), &fixture.state()));
+}
+
+#[test]
+fn sites_match_golden_files() {
     let fixture = FileFixture::rich();
-    check(&fixture, AnalysisResult::Leaks(&LeakReport::of(&fixture.groups())));
+    check(&fixture, AnalysisResult::Sites(&fixture.summary()));
 }
 
 #[test]
@@ -74,15 +80,10 @@ fn usage_matches_golden_files() {
 }
 
 #[test]
-fn suspects_match_golden_files() {
-    let fixture = FileFixture::with_verdicts();
-    check(&fixture, AnalysisResult::Suspects(&fixture.findings()));
-}
-
-#[test]
 fn summary_matches_golden_files() {
     let fixture = FileFixture::rich();
-    check(&fixture, AnalysisResult::Summary(&fixture.summary()));
+    let (summary, peaks, state) = (fixture.summary(), fixture.peaks(), fixture.state());
+    check(&fixture, AnalysisResult::Summary(&summary, &peaks, &state));
 }
 
 #[test]
@@ -132,12 +133,13 @@ fn diff_matches_golden_files() {
 fn empty_file_has_a_report_for_every_analysis() {
     let fixture = FileFixture::default();
     let leaks = LeakReport::of(&fixture.groups());
+    let (summary, state) = (fixture.summary(), fixture.state());
     let results = [
-        (AnalysisResult::Leaks(&leaks), "No leaks"),
+        (AnalysisResult::Leaks(&leaks, &state), "No GPU memory activity"),
         (AnalysisResult::Peak(&fixture.peaks()), "No device memory"),
         (AnalysisResult::Usage(&fixture.usage(), &[]), "No device memory"),
-        (AnalysisResult::Suspects(&fixture.findings()), "Not enough data"),
-        (AnalysisResult::Summary(&fixture.summary()), "Nothing was allocated"),
+        (AnalysisResult::Sites(&summary), "Nothing was allocated"),
+        (AnalysisResult::Summary(&summary, &[], &state), "No GPU memory activity"),
         (
             AnalysisResult::Fragmentation(&analysis::FragmentationView::default()),
             "No caches or pools",
@@ -159,18 +161,20 @@ fn snapshot_of_a_running_program_reports_live_memory() {
         .for_each(|change| change.kind = engine::model::memory_kind::MemoryKind::Torch);
     let mut groups = engine::analysis::groups::GroupTable::new(fixture.imported.source.scope());
     fixture.changes.iter().for_each(|change| groups.observe(change));
-    let found = text(&fixture, AnalysisResult::Leaks(&LeakReport::of(&groups)));
-    let line = "64 leaks: 64.00 MiB of PyTorch memory live in the snapshot";
-    assert_eq!(found.lines().next(), Some(line));
+    let leaks = LeakReport::of(&groups);
+    let found = text(&fixture, AnalysisResult::Leaks(&leaks, &fixture.state()));
+    let line = "PyTorch memory: 64.00 MiB in 64 allocations live in the snapshot";
+    assert!(found.lines().any(|found| found == line), "{found}");
 }
 
 #[test]
 fn colors_are_used_only_on_request() {
-    let fixture = FileFixture::rich();
+    let fixture = FileFixture::growing();
     let leaks = LeakReport::of(&fixture.groups());
     let mut out = Vec::new();
     let style = TextStyle { color: true, ..TextStyle::default() };
-    let result = AnalysisResult::Leaks(&leaks);
+    let state = fixture.state();
+    let result = AnalysisResult::Leaks(&leaks, &state);
     analysis::write_text(&mut out, &fixture.analyzed_file(None), result, style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");

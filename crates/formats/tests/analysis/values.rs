@@ -10,11 +10,16 @@ use super::fixture::{FileFixture, MIB, SECOND};
 use super::object;
 
 #[test]
-fn leaked_bytes_are_device_memory_with_a_static_part() {
+fn held_bytes_are_device_memory_with_a_static_part() {
     let fixture = FileFixture::rich();
-    let found = object(&fixture, AnalysisResult::Leaks(&LeakReport::of(&fixture.groups())));
-    assert_eq!(found["leaked_bytes"], 17 * MIB + 3000);
-    assert_eq!(found["leaked_allocations"], 4);
+    let leaks = LeakReport::of(&fixture.groups());
+    let found = object(&fixture, AnalysisResult::Leaks(&leaks, &fixture.state()));
+    assert_eq!(found["held_bytes"], 17 * MIB + 3000);
+    assert_eq!(found["held_allocations"], 4);
+    assert_eq!(
+        (&found["not_freed_bytes"], &found["not_freed_allocations"]),
+        (&json!(4 * MIB), &json!(1))
+    );
     assert_eq!((&found["static_bytes"], &found["static_allocations"]), (&json!(3000), &json!(1)));
     let kinds = json!({ "device": 13 * MIB, "async": 4 * MIB, "static": 3000 });
     assert_eq!(found["by_kind"], kinds);

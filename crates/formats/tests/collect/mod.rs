@@ -80,7 +80,10 @@ impl ImportSink for Collected {
                 assert!(self.live.insert(name, *change).is_none(), "began twice: {change:?}");
             }
             ChangeKind::Ended { allocated_at, reason } => {
-                let allocation = self.live.remove(&name).expect("an end without an allocation");
+                // What is live when its process exits stays in the list.
+                let is_exit = reason == EndReason::ProcessExited;
+                let live = self.live.get(&name).copied();
+                let allocation = live.expect("an end without an allocation");
                 assert_eq!(
                     AllocationChange {
                         at: allocation.at,
@@ -90,7 +93,11 @@ impl ImportSink for Collected {
                     allocation
                 );
                 assert_eq!(allocated_at, allocation.at);
+                if is_exit {
+                    return;
+                }
                 assert!(matches!(reason, EndReason::Freed | EndReason::Replaced));
+                self.live.remove(&name);
             }
             ChangeKind::Updated { .. } => panic!("imports have no late updates: {change:?}"),
         }

@@ -15,6 +15,7 @@ use engine::model::ids::{
     KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
+use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, Language, UnknownReason};
 use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking, TensorsUnavailable};
 use engine::model::units::Timestamp;
@@ -267,6 +268,18 @@ fn process() -> impl Strategy<Value = EventKind> {
     })
 }
 
+fn identity() -> impl Strategy<Value = EventKind> {
+    let group = (option::of(name()), option::of(any::<u32>()), option::of((any::<u32>(), name())))
+        .prop_map(|(job, rank, tree)| ProcessGroup {
+            job,
+            rank,
+            tree: tree.map(|(pid, program)| (Pid(pid), program)),
+        });
+    (option::of(name()), option::of(name()), group).prop_map(|(program, user, group)| {
+        EventKind::Identity(Box::new(ProcessIdentity { program, user, group }))
+    })
+}
+
 fn lost() -> impl Strategy<Value = EventKind> {
     any::<[u64; 11]>().prop_map(
         |[
@@ -382,6 +395,7 @@ fn listed(kind: &EventKind) {
     match kind {
         EventKind::Process(_)
         | EventKind::Container(_)
+        | EventKind::Identity(_)
         | EventKind::ThreadName(_)
         | EventKind::Exec
         | EventKind::Exit
@@ -396,6 +410,7 @@ fn listed(kind: &EventKind) {
         | EventKind::Gpus(_)
         | EventKind::DriverUsage { .. }
         | EventKind::GpuFree { .. }
+        | EventKind::DeviceHolders(_)
         | EventKind::DriverUsageLost
         | EventKind::Lost(_)
         | EventKind::Activity(_)
@@ -410,6 +425,7 @@ fn kind() -> BoxedStrategy<EventKind> {
     let gpu = || any::<u16>().prop_map(GpuId);
     prop_oneof![
         process(),
+        identity(),
         container(),
         name().prop_map(EventKind::ThreadName),
         select(vec![

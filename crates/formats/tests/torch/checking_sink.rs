@@ -11,14 +11,11 @@ use engine::model::stack::StackTable;
 use engine::model::units::Timestamp;
 use formats::import::{ImportSink, Warning};
 
-/// Keys are unique on their device.
-pub(crate) type Name = (MemoryKind, Option<DeviceId>, AllocationKey);
-
 /// Output of a reader.
 #[derive(Default)]
 pub(crate) struct CheckingSink {
     pub(crate) stacks: StackTable,
-    pub(crate) live: BTreeMap<Name, AllocationChange>,
+    pub(crate) live: BTreeMap<AllocationKey, AllocationChange>,
     pub(crate) allocated: u64,
     pub(crate) ended: u64,
     pub(crate) peaks: BTreeMap<(MemoryKind, Option<DeviceId>), u64>,
@@ -33,8 +30,8 @@ pub(crate) struct CheckingSink {
 
 impl CheckingSink {
     pub(crate) fn live_bytes(&self, kind: MemoryKind) -> u64 {
-        let of_kind = self.live.iter().filter(|((its, ..), _)| *its == kind);
-        of_kind.map(|(_, change)| change.bytes).sum()
+        let of_kind = self.live.values().filter(|change| change.kind == kind);
+        of_kind.map(|change| change.bytes).sum()
     }
 
     pub(crate) fn exact(&self) -> bool {
@@ -54,7 +51,7 @@ impl ImportSink for CheckingSink {
     fn change(&mut self, change: &AllocationChange) {
         assert!(change.at >= self.now, "time went backwards");
         self.now = change.at;
-        let key = (change.kind, change.device, change.key);
+        let key = change.key;
         let counts = u64::from(change.kind != MemoryKind::Pool);
         let sum = self.sums.entry((change.kind, change.device)).or_default();
         match change.action {

@@ -185,15 +185,28 @@ fn truncated_file_is_rejected_without_output() {
     }
 }
 
+fn entry(action: &str, address: u8, size: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(action.len()).unwrap();
+    let action = [&[0x8c, length], action.as_bytes()].concat();
+    let key = b"}(\x8c\x06action".as_slice();
+    [key, &action, b"\x8c\x04addrK", &[address], b"\x8c\x04size", size, b"u"].concat()
+}
+
+#[test]
+fn address_is_live_on_one_device_at_a_time() {
+    let first = entry("alloc", 1, b"K\x05");
+    let second = [entry("alloc", 1, b"K\x06"), entry("free", 1, b"K\x06")].concat();
+    let traces = [b"](".as_slice(), &first, b"e](", &second, b"e"].concat();
+    let bytes = [b"\x80\x04}\x8c\x0ddevice_traces](".as_slice(), &traces, b"es."].concat();
+    let (events, sink) = read(&bytes);
+    assert_eq!(events.unwrap(), 3);
+    assert_eq!((sink.allocated, sink.ended), (2, 2));
+    assert_eq!(sink.warning("reused without a free").unwrap().count, 1);
+}
+
 #[test]
 fn out_of_range_numbers_are_counted() {
     // An allocation of -1 bytes, one of 2^62 bytes, and its free.
-    let entry = |action: &str, address: u8, size: &[u8]| {
-        let length = u8::try_from(action.len()).unwrap();
-        let action = [&[0x8c, length], action.as_bytes()].concat();
-        let key = b"}(\x8c\x06action".as_slice();
-        [key, &action, b"\x8c\x04addrK", &[address], b"\x8c\x04size", size, b"u"].concat()
-    };
     let huge = b"\x8a\x08\0\0\0\0\0\0\0\x40";
     let entries = [
         entry("alloc", 1, b"J\xff\xff\xff\xff"),

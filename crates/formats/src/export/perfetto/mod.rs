@@ -16,7 +16,6 @@ use engine::analysis::{GroupKey, MemoryScope, RunningSum, is_host};
 use engine::model::change::AllocationChange;
 use engine::model::ids::{DeviceId, Pid, SiteId};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::Frame;
 use engine::model::units::Timestamp;
 use hashbrown::HashMap;
 
@@ -28,7 +27,6 @@ use self::tracks::LargestSlices;
 use super::allocations::StackTextCache;
 use super::format_writer::FormatWriter;
 use crate::import::collecting_sink::FileInfo;
-use crate::report::analysis::frames::innermost_program_frame;
 use crate::sanitize::sanitize;
 
 /// Maximum number of allocations that are shown as slices.
@@ -279,9 +277,9 @@ impl InternedStrings {
 
     /// Returns the name of a slice: the function of the program, or the kind.
     fn name(&mut self, lifetime: &Lifetime, info: &FileInfo, new: &mut Interned) -> u64 {
-        let frames: Vec<&Frame> =
-            lifetime.change.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
-        let name = match innermost_program_frame(&frames).map(|frame| sanitize(&frame.function)) {
+        let stack = lifetime.change.site.map(|site| info.stacks.call_stack(site));
+        let stack = stack.unwrap_or_default();
+        let name = match stack.responsible().map(|frame| sanitize(&frame.function)) {
             Some(function) if !function.is_empty() => function.into_owned(),
             _ => lifetime.change.kind.name().to_owned(),
         };

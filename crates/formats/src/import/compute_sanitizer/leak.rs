@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::model::change::{AllocationChange, ChangeKind};
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
 use engine::model::ids::{AddressType, AllocationKey, Pid, Tid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{Frame, FrameId, Language, UnknownReason};
@@ -91,7 +91,7 @@ impl ReportFrame {
 pub(super) struct LeakCollector<'a> {
     sink: &'a mut dyn ImportSink,
     keys: HashSet<AllocationKey>,
-    count: u64,
+    leaks: Vec<AllocationChange>,
     bytes: u64,
     /// Leaks of the context itself.
     context: u64,
@@ -116,7 +116,7 @@ impl<'a> LeakCollector<'a> {
         Self {
             sink,
             keys: HashSet::new(),
-            count: 0,
+            leaks: Vec::new(),
             bytes: 0,
             context: 0,
             api_errors: 0,
@@ -131,7 +131,6 @@ impl<'a> LeakCollector<'a> {
 
     /// Reports one leak.
     pub(super) fn report(&mut self, leak: ReportedLeak) {
-        self.count += 1;
         self.bytes = self.bytes.saturating_add(leak.bytes);
         let at_free = leak.frames.iter().any(|frame| frame.function == "cudaFree");
         self.context += u64::from(leak.bytes == 4096 && at_free);
@@ -139,7 +138,7 @@ impl<'a> LeakCollector<'a> {
         let key = self.key(&leak);
         let frames = self.frames(leak.frames, leak.kind);
         let site = (!frames.is_empty()).then(|| self.sink.stacks().site(&frames));
-        self.sink.change(&AllocationChange {
+        let change = AllocationChange {
             at: Timestamp(0),
             action: ChangeKind::Allocated,
             pid: Pid(0),
@@ -151,7 +150,9 @@ impl<'a> LeakCollector<'a> {
             pool: None,
             stream: None,
             site,
-        });
+        };
+        self.sink.change(&change);
+        self.leaks.push(change);
     }
 
     fn frames(&mut self, report_frames: Vec<ReportFrame>, kind: LeakKind) -> Vec<FrameId> {
@@ -185,9 +186,14 @@ impl<'a> LeakCollector<'a> {
         key
     }
 
-    /// Reports the warnings about the whole report; returns the number of leaks.
+    /// Ends the process, which had not freed any of the memory, and reports the warnings about the
+    /// whole report; returns the number of leaks.
     pub(super) fn finish(self) -> u64 {
-        let Self { sink, count, bytes, .. } = self;
+        let Self { sink, leaks, bytes, .. } = self;
+        let count = leaks.len() as u64;
+        let action =
+            ChangeKind::Ended { allocated_at: Timestamp(0), reason: EndReason::ProcessExited };
+        leaks.into_iter().for_each(|leak| sink.change(&AllocationChange { action, ..leak }));
         let mut warn = |text: &str, count: u64, inexact: bool| {
             if count > 0 {
                 sink.warn(Warning { text: text.into(), count, inexact });

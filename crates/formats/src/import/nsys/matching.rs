@@ -318,6 +318,27 @@ impl Matcher<'_> {
         }
     }
 
+    /// Ends what is still live, at this time: a profile ends with its programs.
+    pub(super) fn end_processes(&mut self, at: i64) {
+        let live = std::mem::take(&mut self.state.live).into_iter().map(|(key, live)| {
+            let value = key.address as u64;
+            (key.process, AllocationKey { space: key.space, value }, live)
+        });
+        let graphs = std::mem::take(&mut self.state.graphs).into_iter();
+        let graphs = graphs.flat_map(|(process, list)| {
+            list.into_iter().map(move |(serial, live)| (process, graph_key(serial), live))
+        });
+        let mut rest: Vec<_> = live.chain(graphs).collect();
+        rest.sort_by_key(|(process, key, live)| (*process, live.start, *key));
+        for (process, key, live) in rest {
+            let ended = ChangeKind::Ended {
+                allocated_at: self.timestamp(live.start),
+                reason: EndReason::ProcessExited,
+            };
+            self.emit(process, key, &live, at, ended);
+        }
+    }
+
     #[inline]
     const fn timestamp(&self, start: i64) -> Timestamp {
         Timestamp(start.wrapping_sub(self.zero) as u64)

@@ -90,6 +90,7 @@ fn read_events(
         if let Some(table) = Table::find(database, EVENTS, matching::COLUMNS)? {
             table.rows(database, order, &mut matcher)?;
         }
+        matcher.end_processes(span.map_or(zero, |(_, last)| last));
         matcher.state
     };
     state.add_warnings(warnings);

@@ -137,45 +137,63 @@ const fn length(span: (i64, i64)) -> i64 {
     span.1.saturating_sub(span.0)
 }
 
+/// Changes of a series in bins of equal length. Most bins have none.
+struct Bins {
+    count: i64,
+    /// Number and change of each bin that has one, in order.
+    changes: Vec<(i64, f64)>,
+}
+
 /// Returns the changes in bins of `width` starting at `begin`, spread over neighbors.
-fn bins(points: &[(i64, u64)], begin: i64, width: i64, length: i64) -> Vec<f64> {
-    let count = usize::try_from(length / width).unwrap_or(0).min(16 * MAX_BINS) + 1;
-    let mut changes = vec![0.0; count];
-    for pair in points.windows(2) {
-        let [(_, before), (at, after)] = pair else { continue };
-        let Ok(bin) = usize::try_from(at.saturating_sub(begin).div_euclid(width)) else { continue };
-        if let Some(slot) = changes.get_mut(bin) {
-            *slot += *after as f64 - *before as f64;
-        }
-    }
-    let mut spread = vec![0.0; count];
-    for (at, &change) in changes.iter().enumerate() {
-        for (near, weight) in [(at.checked_sub(1), 0.25), (Some(at), 0.5), (Some(at + 1), 0.25)] {
-            if let Some(slot) = near.and_then(|near| spread.get_mut(near)) {
-                *slot += weight * change;
-            }
-        }
-    }
-    spread
+fn bins(points: &[(i64, u64)], begin: i64, width: i64, length: i64) -> Bins {
+    let count = (length / width).min(16 * MAX_BINS as i64) + 1;
+    let changes = points.windows(2).filter_map(|pair| {
+        let [(_, before), (at, after)] = pair else { return None };
+        let bin = at.saturating_sub(begin).div_euclid(width);
+        (0..count).contains(&bin).then_some((bin, *after as f64 - *before as f64))
+    });
+    let near = [(-1, 0.25), (0, 0.5), (1, 0.25)];
+    let spread = sum_equal(changes.collect())
+        .into_iter()
+        .flat_map(|(bin, change)| near.map(|(distance, weight)| (bin + distance, weight * change)));
+    let mut spread: Vec<_> = spread.filter(|(bin, _)| (0..count).contains(bin)).collect();
+    spread.sort_by_key(|(bin, _)| *bin);
+    Bins { count, changes: sum_equal(spread) }
+}
+
+/// Adds up the changes of the same bin, which are next to each other.
+fn sum_equal(mut changes: Vec<(i64, f64)>) -> Vec<(i64, f64)> {
+    changes.dedup_by(|next, sum| {
+        let same = next.0 == sum.0;
+        sum.1 += if same { next.1 } else { 0.0 };
+        same
+    });
+    changes
 }
 
 /// Returns the agreement of `ours` with `theirs` from bin `shift` on.
-fn score(ours: &[f64], theirs: &[f64], shift: i64) -> f64 {
+fn score(ours: &Bins, theirs: &Bins, shift: i64) -> f64 {
+    let from = theirs.changes.partition_point(|(bin, _)| *bin < shift);
+    let theirs = theirs.changes.get(from..).unwrap_or_default();
+    let overlap = theirs.iter().take_while(|(bin, _)| bin - shift < ours.count);
+    let mut overlap = overlap.map(|&(bin, change)| (bin - shift, change)).peekable();
     let (mut product, mut left, mut right) = (0.0, 0.0, 0.0);
-    for (at, &own) in (shift..).zip(ours) {
-        let other = usize::try_from(at).ok().and_then(|at| theirs.get(at)).copied().unwrap_or(0.0);
-        product += own * other;
+    for &(bin, own) in &ours.changes {
         left += own * own;
-        right += other * other;
+        while let Some((at, other)) = overlap.next_if(|(at, _)| *at <= bin) {
+            right += other * other;
+            product += if at == bin { own * other } else { 0.0 };
+        }
     }
+    right = overlap.fold(right, |sum, (_, other)| sum + other * other);
     if left > 0.0 && right > 0.0 { product / (left * right).sqrt() } else { 0.0 }
 }
 
 /// Returns the best shift, its score, and the best score of a shift that is not adjacent to it.
-fn best(ours: &[f64], theirs: &[f64]) -> Option<(i64, f64, f64)> {
+fn best(ours: &Bins, theirs: &Bins) -> Option<(i64, f64, f64)> {
     // At least half of the file has to be in the log.
-    let half = i64::try_from(ours.len() / 2).ok()?;
-    let max = i64::try_from(theirs.len()).ok()?.saturating_sub(half);
+    let half = ours.count / 2;
+    let max = theirs.count.saturating_sub(half);
     let scores: Vec<(i64, f64)> =
         (-half..=max).map(|shift| (shift, score(ours, theirs, shift))).collect();
     let &(shift, best) = scores.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -23,6 +23,7 @@ use self::pickle::error::{ReadError, ReadErrorKind};
 use self::pickle::machine::PickleMachine;
 use self::pickle::value::{RunItem, Value};
 use self::replay::device_trace::device_traces;
+use self::replay::live_addresses::LiveAddresses;
 use self::replay::{ReplayContext, TraceReplayer, timestamp};
 use self::snapshot::builder::SnapshotBuilder;
 use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
@@ -110,6 +111,7 @@ fn replay(builder: &mut SnapshotBuilder<'_>, segments_only: Option<Value>) {
     });
     let first = first.map(|entry| entry.time).min();
     let timed = first.is_some_and(|time| time >= REAL_TIME);
+    let with_memory = paired.iter().filter(|(trace, _)| trace.has_memory()).count();
     let mut context = ReplayContext {
         entries,
         streams: &builder.streams,
@@ -117,15 +119,17 @@ fn replay(builder: &mut SnapshotBuilder<'_>, segments_only: Option<Value>) {
         warnings,
         sink: &mut *builder.sink,
         timed,
+        live: (with_memory > 1).then(LiveAddresses::default),
     };
     context.sink.cache_settings(context.settings);
     let start = timestamp(first.unwrap_or(0));
     if timed && let Ok(nanos) = i64::try_from(start.0) {
         context.sink.clock(start, nanos);
     }
-    let replayers =
-        paired.into_iter().map(|(trace, pairs)| TraceReplayer::new(trace, pairs, &mut context));
-    let replayers = replayers.collect();
+    let replayers = paired.into_iter().enumerate();
+    let replayers = replayers
+        .map(|(number, (trace, pairs))| TraceReplayer::new(number, trace, pairs, &mut context))
+        .collect();
     merge(replayers, start, &mut context);
     if builder.warnings.no_trace {
         // Everything is older than the missing trace, which has its own warning.

@@ -14,6 +14,7 @@ use engine::model::ids::{
     PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
+use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, UnknownReason};
 use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
 use engine::model::units::Timestamp;
@@ -193,6 +194,19 @@ fn stack(cells: RowCells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFrames,
     Ok(SiteFrames { site, frames: frames? })
 }
 
+fn identity(cells: RowCells<'_>) -> ProcessIdentity {
+    let tree = cells.u32(Column::TreePid).zip(cells.text(Column::TreeProgram));
+    ProcessIdentity {
+        program: cells.text(Column::Name).map(Into::into),
+        user: cells.text(Column::User).map(Into::into),
+        group: ProcessGroup {
+            job: cells.text(Column::Job).map(Into::into),
+            rank: cells.u32(Column::Rank),
+            tree: tree.map(|(pid, program)| (Pid(pid), program.into())),
+        },
+    }
+}
+
 /// Decodes the kind of an event, if this version supports the row type.
 fn event_kind(
     word: &str,
@@ -208,6 +222,7 @@ fn event_kind(
             before_trace: cells.flag(Column::BeforeTrace).unwrap_or(false),
         }),
         "container" => EventKind::Container(Box::new(containers::decode(cells)?)),
+        "program" => EventKind::Identity(Box::new(identity(cells))),
         "thread_name" => EventKind::ThreadName(cells.must_text(Column::Name)?),
         "exec" => EventKind::Exec,
         "exit" => EventKind::Exit,

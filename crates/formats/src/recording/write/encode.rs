@@ -8,6 +8,7 @@ use engine::model::event::{
     PoolCall, VmmCall,
 };
 use engine::model::ids::{AllocationKey, FunctionId};
+use engine::model::program::ProcessGroup;
 use engine::model::stack::Frame;
 use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
 
@@ -30,6 +31,16 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
             batch.flag(Column::BeforeTrace, info.before_trace);
         }
         EventKind::Container(container) => containers::encode(batch, container),
+        EventKind::Identity(identity) => {
+            batch.row("program");
+            batch.text(Column::Name, identity.program.as_deref());
+            batch.text(Column::User, identity.user.as_deref());
+            let ProcessGroup { job, rank, tree } = &identity.group;
+            batch.text(Column::Job, job.as_deref());
+            batch.number(Column::Rank, rank.map(u64::from));
+            batch.number(Column::TreePid, tree.as_ref().map(|(pid, _)| u64::from(pid.0)));
+            batch.text(Column::TreeProgram, tree.as_ref().map(|(_, program)| &**program));
+        }
         EventKind::ThreadName(name) => {
             batch.row("thread_name");
             batch.text(Column::Name, &**name);
@@ -65,6 +76,8 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
             batch.number(Column::Gpu, u64::from(gpu.0));
             batch.number(Column::Bytes, *bytes);
         }
+        // About the host, not about the traced processes.
+        EventKind::DeviceHolders(_) => {}
         EventKind::DriverUsageLost => batch.row("driver_usage_lost"),
         EventKind::Lost(lost) => losses(batch, lost),
         EventKind::Activity(activity) => self::activity(batch, activity),

@@ -133,6 +133,9 @@ impl<W: Write> RecordingWriter<W> {
 
     /// Adds an event. A site may be defined before or after the events that refer to it.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        if matches!(event.kind, EventKind::DeviceHolders(_)) {
+            return Ok(());
+        }
         if let EventKind::Site(site_frames) = &event.kind {
             let numbers = self.frames(&site_frames.frames)?;
             encode::event(&mut self.batch, event, self.function);

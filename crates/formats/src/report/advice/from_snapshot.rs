@@ -3,6 +3,7 @@
 use std::fs;
 
 use engine::advice::{AdviceInput, advise};
+use engine::model::device_holder::DeviceHolder;
 use engine::model::ids::{GpuId, Pid};
 use engine::model::units::Nanos;
 use engine::oom::OomCause;
@@ -10,6 +11,7 @@ use engine::snapshot::{ProcessView, Snapshot};
 
 use super::{AdviceReport, GpuAdvice};
 use crate::export::ReportContext;
+use crate::report::view::duration_words;
 
 /// A request for advice.
 #[derive(Clone, Copy)]
@@ -81,10 +83,46 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
                 .into(),
         );
     }
+    for holder in snapshot.device_holders.iter().filter(|holder| holder.has_cuda) {
+        notes.push(format!(
+            "{}: it may keep memory; check whether it can be ended",
+            device_holder_sentence(holder)
+        ));
+    }
     if snapshot.gpus.is_empty() {
         notes.push("driver-reported totals are unavailable: free memory is unknown".into());
     }
     notes
+}
+
+/// Returns who a process is that has a GPU open and that the driver does not list. The text is
+/// untrusted.
+#[must_use]
+pub fn device_holder_sentence(holder: &DeviceHolder) -> String {
+    let gpus: Vec<_> = holder.gpus.iter().map(|gpu| gpu.0.to_string()).collect();
+    let open = match gpus.len() {
+        0 => "the CUDA driver".to_owned(),
+        1 => format!("GPU {}", gpus.join("")),
+        _ => format!("GPUs {}", gpus.join(", ")),
+    };
+    let mut details = vec![format!("running for {}", duration_words(holder.age))];
+    if holder.is_zombie {
+        details.push("zombie".to_owned());
+    }
+    if let Some((pid, name)) = &holder.parent {
+        let listed = if holder.parent_is_listed { ", which uses the GPU" } else { "" };
+        details.push(format!("parent {name} ({pid}){listed}"));
+    }
+    if let Some(container) = &holder.container {
+        let id: String = container.id.chars().take(12).collect();
+        details.push(format!("container {id}"));
+    }
+    format!(
+        "process {} ({}) has {open} open, but the driver does not list it ({})",
+        holder.pid,
+        holder.name,
+        details.join(", ")
+    )
 }
 
 /// Returns GPUs on which memory is held, or whose free memory is known.

@@ -4,7 +4,9 @@
 mod from_snapshot;
 mod text;
 
-pub use from_snapshot::{AdviceRequest, advice_report, gpu_advice, is_protected};
+pub use from_snapshot::{
+    AdviceRequest, advice_report, device_holder_sentence, gpu_advice, is_protected,
+};
 pub use text::write;
 
 use std::collections::BTreeMap;
@@ -52,7 +54,7 @@ pub struct GpuAdvice {
     /// Free memory as reported by the driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Steps, cheapest first.
+    /// Steps, cheapest first; those that free less than 1 % of the GPU come last.
     pub steps: Vec<StepJson>,
     /// Whether the requested amount can be freed, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +71,12 @@ pub struct StepJson {
     pub pid: u32,
     /// Name of the process.
     pub process: String,
+    /// Its script, module or executable.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub program: String,
+    /// Name of its owner.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
     /// User id of its owner.
     #[serde(default)]
     pub uid: Option<u32>,
@@ -76,6 +84,9 @@ pub struct StepJson {
     pub freed_bytes: u64,
     /// Precision of `freed_bytes`: `exact`, `upper_bound` or `estimate`.
     pub precision: String,
+    /// Growth of leaks that the step ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_bytes_per_hour: Option<u64>,
     /// Whether the step loses no work.
     pub safe: bool,
     /// Why the step helps.
@@ -119,15 +130,25 @@ impl GpuAdvice {
     ) -> Self {
         let known = gpu.and_then(|gpu| context.gpu(gpu));
         let view = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
-        Self {
+        let mut advice = Self {
             gpu: gpu.map(|gpu| gpu.0),
             uuid: known.map(|gpu| sanitize(&gpu.uuid).into_owned()),
             name: known.map(|gpu| sanitize(&gpu.name).into_owned()),
             total_bytes: known.map(|gpu| gpu.total_bytes).filter(|bytes| *bytes > 0),
             free_bytes: view.map(|view| view.free_bytes.0),
-            steps: steps.iter().map(StepJson::new).collect(),
+            steps: Vec::new(),
             need: None,
-        }
+        };
+        let steps = steps.iter().map(StepJson::new);
+        let (large, small): (Vec<_>, Vec<_>) = steps.partition(|step| !advice.is_small(step));
+        advice.steps = large.into_iter().chain(small).collect();
+        advice
+    }
+
+    /// Whether a step frees less than 1 % of the GPU. What a change of the program frees is unknown.
+    fn is_small(&self, step: &StepJson) -> bool {
+        let least = self.total_bytes.unwrap_or(0) / 100;
+        step.freed_bytes > 0 && step.freed_bytes < least
     }
 
     /// Evaluates whether `need` bytes can be freed.
@@ -160,13 +181,19 @@ impl GpuAdvice {
 
 impl StepJson {
     fn new(step: &AdviceStep) -> Self {
+        let text = |text: &Option<Box<str>>| {
+            text.as_deref().map(|text| sanitize(text).into_owned()).unwrap_or_default()
+        };
         Self {
             action: step.action.name().to_owned(),
             pid: step.pid.0,
             process: sanitize(&step.process).into_owned(),
+            program: text(&step.identity.program),
+            user: text(&step.identity.user),
             uid: step.uid,
             freed_bytes: step.bytes.0,
             precision: step.precision.name().to_owned(),
+            growth_bytes_per_hour: Some(step.growth_per_hour.0).filter(|growth| *growth > 0),
             safe: step.action.is_safe(),
             reason: sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS).into_owned(),
             cost: step.action.cost().to_owned(),

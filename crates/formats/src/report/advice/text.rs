@@ -36,13 +36,28 @@ fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Resu
     if gpu.steps.is_empty() {
         writeln!(out, "  No step would free memory.")?;
     }
-    for (number, step) in gpu.steps.iter().take(MAX_LISTED_STEPS).enumerate() {
-        write_step(out, number + 1, step)?;
+    let listed = &gpu.steps[..listed(gpu)];
+    for (number, step) in listed.iter().enumerate() {
+        let restart = |one: &StepJson| one.action == "restart_leaking" && one.pid == step.pid;
+        let earlier = listed[..number].iter().position(restart);
+        writeln!(out, "  {}. {}", number + 1, action(step))?;
+        match earlier {
+            Some(earlier) => writeln!(out, "     instead of step {}", earlier + 1)?,
+            None => write_details(out, step)?,
+        }
     }
-    if let Some(more) = gpu.steps.len().checked_sub(MAX_LISTED_STEPS).filter(|more| *more > 0) {
-        writeln!(out, "  … {more} more (--format json lists all)")?;
+    match gpu.steps.len() - listed.len() {
+        0 => Ok(()),
+        more => writeln!(out, "  … {more} more with less effect (--format json lists all)"),
     }
-    Ok(())
+}
+
+/// Returns how many steps are listed: those that free much, and as many as are needed.
+fn listed(gpu: &GpuAdvice) -> usize {
+    let large = gpu.steps.iter().filter(|step| !gpu.is_small(step)).count();
+    let needed = gpu.need.and_then(|need| need.steps).unwrap_or(0);
+    let listed = if large == 0 { gpu.steps.len() } else { large.max(needed) };
+    listed.min(MAX_LISTED_STEPS).min(gpu.steps.len())
 }
 
 fn headline(gpu: &GpuAdvice) -> String {
@@ -78,8 +93,13 @@ fn need_line(need: NeedResult, gpu: &GpuAdvice) -> String {
     }
 }
 
-fn write_step(out: &mut dyn Write, number: usize, step: &StepJson) -> io::Result<()> {
-    let process = format!("process {} ({})", step.pid, sanitize(&step.process));
+fn action(step: &StepJson) -> String {
+    let program = if step.program.is_empty() { &step.process } else { &step.program };
+    let user = match &*step.user {
+        "" => String::new(),
+        user => format!(" of {}", sanitize(user)),
+    };
+    let process = format!("process {} ({}{user})", step.pid, sanitize(program));
     let action = match &*step.action {
         "empty_cache" => format!("empty PyTorch's cache in {process}"),
         "trim_pool" => format!("trim a memory pool of {process}"),
@@ -98,7 +118,10 @@ fn write_step(out: &mut dyn Write, number: usize, step: &StepJson) -> io::Result
         (bytes, _) => format!(": about {}", Bytes(bytes)),
     };
     let safe = if step.safe { " (safe)" } else { "" };
-    writeln!(out, "  {number}. {action}{freed}{safe}")?;
+    format!("{action}{freed}{safe}")
+}
+
+fn write_details(out: &mut dyn Write, step: &StepJson) -> io::Result<()> {
     writeln!(out, "     reason: {}", sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS))?;
     writeln!(out, "     cost:   {}", sanitize_up_to(&step.cost, MAX_SENTENCE_CHARS))?;
     for command in &step.commands {

@@ -1,85 +1,50 @@
 //! Call stacks for readers: the program's own frames first, frames of frameworks folded.
 
 use engine::model::ids::SiteId;
-use engine::model::stack::{Frame, Language, StackTable};
+use engine::model::stack::{CallStack, Frame, StackTable};
 
 use super::Cell;
 
 /// Maximum number of shown frames of the program.
 const MAX_PROGRAM_FRAMES: usize = 4;
 
-/// Maximum number of shown frames of a stack without frames of the program.
-const MAX_LIBRARY_FRAMES: usize = 3;
-
 /// Maximum number of characters of a frame.
 const MAX_FRAME_CHARS: usize = 120;
 
-/// Parts of module and file paths that belong to libraries.
-const LIBRARY_PATHS: [&str; 26] = [
-    "libcuda.so",
-    "libcudart",
-    "libcupti",
-    "libnvidia",
-    "libcublas",
-    "libcudnn",
-    "libnccl",
-    "libc10",
-    "libtorch",
-    "libpython",
-    "libc.so",
-    "libc-2",
-    "libpthread",
-    "libstdc++",
-    "libgcc_s",
-    "ld-linux",
-    "/site-packages/torch/",
-    "/dist-packages/torch/",
-    "/site-packages/jax",
-    "/site-packages/cupy",
-    "/site-packages/tensorflow/",
-    "/site-packages/triton/",
-    "/site-packages/lightning/",
-    "/site-packages/pytorch_lightning/",
-    "/site-packages/accelerate/",
-    "<frozen ",
-];
-
-/// Prefixes of library functions.
-const LIBRARY_FUNCTION_PREFIXES: [&str; 18] = [
-    "_Py",
-    "Py",
-    "Py_",
-    "pybind11::",
-    "c10::",
-    "at::",
-    "torch::",
-    "cuda",
-    "cu",
-    "__libc_",
-    "_start",
-    "_dl_",
-    "std::",
-    "__pthread",
-    "pthread_",
-    "start_thread",
-    "clone",
-    "__clone",
-];
-
 /// Returns the stack of a site as a cell, with a placeholder if the stack is unknown.
 pub(super) fn cell(stacks: &StackTable, site: Option<SiteId>) -> Cell {
-    let frames: Vec<&Frame> = site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
-    if frames.is_empty() {
+    cell_of(&site.map(|site| stacks.call_stack(site)).unwrap_or_default())
+}
+
+/// Returns a stack as a cell, with a placeholder if it is unknown.
+pub(super) fn cell_of(stack: &CallStack) -> Cell {
+    if stack.is_empty() {
         let unknown = "(no call stack)".to_owned();
         return Cell::Stack { short: vec![unknown], full: Vec::new() };
     }
-    let full = frames.iter().map(|frame| line(frame)).collect();
-    Cell::Stack { short: short(&frames), full }
+    Cell::Stack { short: short(stack), full: stack.iter().map(line).collect() }
 }
 
-/// Returns the most informative line of a stack.
-pub(crate) fn label(frames: &[&Frame]) -> String {
-    short(frames).into_iter().next().unwrap_or_default()
+/// Returns the headline of a stack: `function (file:line)`.
+pub(crate) fn label(stack: &CallStack) -> String {
+    headline(stack).map(|frame| truncate_middle(line(&frame))).unwrap_or_default()
+}
+
+/// Returns the responsible frame, with the name of the operator that it executes.
+pub(crate) fn headline(stack: &CallStack) -> Option<Frame> {
+    let frame = stack.responsible()?.clone();
+    Some(match &stack.headline().operator {
+        Some(operator) => Frame { function: operator.clone(), ..frame },
+        None => frame,
+    })
+}
+
+/// Returns ` via PyTorch`: what lies between the headline and the driver.
+pub(crate) fn via(stack: &CallStack) -> String {
+    match &stack.headline().via[..] {
+        [] => String::new(),
+        names => format!(" via {}", names.join(", ")),
+    }
 }
 
 /// Formats a frame as `function (file:line)`, or as much of that as is known.
@@ -97,12 +62,10 @@ pub(crate) fn line(frame: &Frame) -> String {
     }
 }
 
-/// Returns `function file:line` of the most informative frame of a stack: short enough for a label,
-/// without directories.
-pub(crate) fn location(frames: &[&Frame]) -> String {
-    let Some(frame) = innermost_program_frame(frames).or(frames.first().copied()) else {
-        return String::new();
-    };
+/// Returns the headline as `function file:line`: short enough for a metric label, without
+/// directories.
+pub(crate) fn location(stack: &CallStack) -> String {
+    let Some(frame) = headline(stack) else { return String::new() };
     let function = if frame.function.is_empty() {
         format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
     } else {
@@ -121,86 +84,36 @@ fn base(path: &str) -> &str {
     path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
 }
 
-fn is_foreign(frame: &Frame) -> bool {
-    if frame.language == Language::Synthetic {
-        return false;
-    }
-    let inside = |path: &str| LIBRARY_PATHS.iter().any(|part| path.contains(part));
-    let file = frame.file.as_deref().is_some_and(inside);
-    if file || frame.module.as_deref().is_some_and(inside) {
-        return true;
-    }
-    if frame.language == Language::Python {
-        return false;
-    }
-    let function = &*frame.function;
-    let known = |word: &str, prefix: &str| match prefix {
-        // Matches `cuMemAlloc_v2`, but not `curve`.
-        "cu" | "cuda" | "Py" => {
-            let rest = word.strip_prefix(prefix);
-            rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
-        }
-        "clone" | "start_thread" => word == prefix,
-        prefix => word.starts_with(prefix),
-    };
-    // Demangled templates have the return type before the name.
-    let name = function.split('(').next().unwrap_or("");
-    let known = |word: &str| LIBRARY_FUNCTION_PREFIXES.iter().any(|prefix| known(word, prefix));
-    function.is_empty() || name.split(' ').any(known)
+/// Returns the frames of the program that call the responsible one.
+pub(crate) fn callers(stack: &CallStack, max: usize) -> Vec<String> {
+    stack.program_frames().skip(1).take(max).map(|frame| truncate_middle(line(frame))).collect()
 }
 
-/// Marks frames that are not part of the program. If the stack has Python frames of the program,
-/// native frames do not count as such.
-pub(crate) fn library_frames(frames: &[&Frame]) -> Vec<bool> {
-    let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
-    let python = frames.iter().any(|frame| own_python(&frame));
-    let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
-    frames.iter().map(of).collect()
-}
-
-/// Returns the innermost frame of the program.
-pub(crate) fn innermost_program_frame<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
-    frames.iter().zip(library_frames(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
-}
-
-/// Returns the frames of the program that call [`innermost_program_frame`]'s: that one is often a
-/// wrapper, and these show its user.
-pub(crate) fn callers(frames: &[&Frame], max: usize) -> Vec<String> {
-    let own = frames.iter().zip(library_frames(frames)).filter(|(_, foreign)| !foreign);
-    own.skip(1).take(max).map(|(frame, _)| truncate_middle(line(frame))).collect()
-}
-
-fn short(frames: &[&Frame]) -> Vec<String> {
-    let foreign = library_frames(frames);
-    if foreign.iter().all(|foreign| *foreign) {
-        let mut lines: Vec<_> =
-            frames.iter().take(MAX_LIBRARY_FRAMES).map(|f| truncate_middle(line(f))).collect();
-        lines.extend(folded(frames.len().saturating_sub(MAX_LIBRARY_FRAMES), "more frames"));
-        return lines;
-    }
-    // Frames inside of the program's innermost frame are the same for most allocations.
-    let inside = foreign.iter().take_while(|foreign| **foreign).count();
-    let mut lines = Vec::new();
-    let (mut hidden, mut shown) = (0, 0);
-    for (index, (frame, foreign)) in frames.iter().zip(foreign).enumerate().skip(inside) {
+/// Returns the headline and its callers; the other frames are counted.
+fn short(stack: &CallStack) -> Vec<String> {
+    let mut lines = vec![label(stack)];
+    let (mut hidden, mut shown) = (0, 1);
+    let inside = stack.headline().frame.map_or(0, |index| index + 1);
+    let frames = stack.iter().zip(&stack.headline().folded).enumerate().skip(inside);
+    for (index, (frame, folded)) in frames {
         if shown == MAX_PROGRAM_FRAMES {
-            lines.extend(folded(hidden, "library frames"));
-            lines.extend(folded(frames.len() - index, "more frames"));
+            lines.extend(fold(hidden, "library frames"));
+            lines.extend(fold(stack.len() - index, "more frames"));
             return lines;
         }
-        if foreign {
+        if *folded {
             hidden += 1;
             continue;
         }
-        lines.extend(folded(std::mem::take(&mut hidden), "library frames"));
+        lines.extend(fold(std::mem::take(&mut hidden), "library frames"));
         lines.push(truncate_middle(line(frame)));
         shown += 1;
     }
-    lines.extend(folded(hidden, "library frames"));
+    lines.extend(fold(hidden, "library frames"));
     lines
 }
 
-fn folded(count: usize, noun: &str) -> Option<String> {
+fn fold(count: usize, noun: &str) -> Option<String> {
     match count {
         0 => None,
         1 => Some(format!("… 1 {}", noun.trim_end_matches('s'))),
@@ -223,6 +136,12 @@ pub(crate) fn truncate_middle(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::model::stack::Language;
+    use std::sync::Arc;
+
+    fn stack(frames: &[Frame]) -> CallStack {
+        CallStack::from(Arc::<[Frame]>::from(frames))
+    }
 
     fn python(function: &str, file: &str, line: u32) -> Frame {
         let file = Some(file.into());
@@ -241,7 +160,7 @@ mod tests {
 
     #[test]
     fn location_is_innermost_program_line_without_directories() {
-        let location_of = |frames: &[Frame]| location(&frames.iter().collect::<Vec<_>>());
+        let location_of = |frames: &[Frame]| location(&stack(frames));
         let driver = native("cuMemAlloc_v2", "/usr/lib/libcuda.so.1");
         let step = python("step", "/srv/ann/train.py", 12);
         assert_eq!(location_of(&[driver.clone(), step]), "step train.py:12");
@@ -250,7 +169,7 @@ mod tests {
     }
 
     fn lines(frames: &[Frame]) -> Vec<String> {
-        short(&frames.iter().collect::<Vec<_>>())
+        short(&stack(frames))
     }
 
     #[test]
@@ -290,8 +209,8 @@ mod tests {
     fn stack_without_program_frames_shows_innermost_frames() {
         let frame = native("cuMemAlloc_v2", "libcuda.so.1");
         let found = lines(&[frame.clone(), frame.clone(), frame.clone(), frame.clone(), frame]);
-        assert_eq!(found.len(), 4);
-        assert_eq!((&*found[0], &*found[3]), ("cuMemAlloc_v2 (libcuda.so.1)", "… 2 more frames"));
+        assert_eq!(found.len(), 5);
+        assert_eq!((&*found[0], &*found[4]), ("cuMemAlloc_v2 (libcuda.so.1)", "… 1 more frame"));
     }
 
     #[test]
@@ -303,24 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn user_code_is_not_taken_for_a_library() {
-        for (function, module) in [
-            ("curve", "program"),
-            ("customAlloc", "program"),
-            ("cuda_wrapper", "app"),
-            ("main", "app"),
-        ] {
-            assert!(!is_foreign(&native(function, module)), "{function}");
-        }
-        for function in [
-            "cuMemAlloc_v2",
-            "cudaError cudaMalloc<float>(float**, unsigned long)",
-            "bool at::cuda::blas::gemm_and_bias<float>(bool, long)",
-            "PyCMethod_New",
-            "__clone",
-        ] {
-            assert!(is_foreign(&native(function, "program")), "{function}");
-        }
+    fn long_names_lose_their_middle() {
         assert!(truncate_middle("x".repeat(500)).chars().count() <= MAX_FRAME_CHARS + 1);
+    }
+
+    #[test]
+    fn wrappers_and_operators_are_part_of_the_headline() {
+        let apply =
+            native("torch::autograd::generated::MmBackward0::apply(int)", "libtorch_cpu.so");
+        let backward = stack(&[native("c10::cuda::malloc", "libc10_cuda.so"), apply]);
+        assert_eq!(label(&backward), "MmBackward0 (libtorch_cpu.so)");
+        assert_eq!(via(&backward), " via PyTorch");
+        assert_eq!(via(&stack(&[native("main", "app")])), "");
     }
 }

@@ -4,25 +4,28 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use engine::analysis::diff::{DiffRow, DiffSide};
+use engine::analysis::groups::Group;
 use engine::analysis::leaks::{LeakGroup, LeakReport};
 use engine::analysis::peak::{GroupAtPeak, Peak};
 use engine::analysis::summary::{ProcessSummary, SummaryReport};
-use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
 use engine::analysis::usage::{UsageReport, UsageSeries};
 use engine::analysis::{Amount, GroupKey};
 use engine::model::ids::{DeviceId, SiteId};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{Frame, StackTable};
-use engine::model::units::{Nanos, Timestamp};
-use engine::verdict::{AnomalyKind, SiteVerdict, Verdict};
+use engine::model::units::Timestamp;
+use engine::verdict::{SiteVerdict, Verdict};
+use engine::view::View;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::views::fragmentation::{FragmentationView, PoolRow};
-use super::views::suspects::{first_low, resource};
+use super::views::libraries::{self, LibraryRow};
 use super::{AnalysisResult, AnalyzedFile, DiffView, OverlaySeries};
-use crate::import::Warning;
-use crate::report::verdict;
+use crate::import::{FileState, Warning};
+use crate::report::verdict::json::{AnomalyJson, SiteVerdictJson};
+use crate::report::view::gpu_facts;
+use crate::report::view::json::ViewJson;
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a text.
@@ -41,9 +44,29 @@ pub fn write(
     let mut object = head(file);
     object.insert("analysis".into(), result.name().into());
     match result {
-        AnalysisResult::Leaks(result) => leaks(&mut object, result, file),
-        AnalysisResult::Suspects(result) => suspects(&mut object, result, file),
-        AnalysisResult::Summary(result) => summary(&mut object, result, file),
+        AnalysisResult::Summary(result, _, state) => {
+            view(&mut object, state, file)?;
+            summary(&mut object, result, file);
+        }
+        AnalysisResult::Leaks(result, state) => {
+            view(&mut object, state, file)?;
+            verdicts(&mut object, state, file)?;
+            leaks(&mut object, result, file);
+        }
+        AnalysisResult::Sites(result) => {
+            let all = result.processes.iter().flat_map(|process| &process.sites);
+            let sites: Vec<_> = all.map(|site| site_object(site, file)).collect();
+            let total = |process: &ProcessSummary| process.sites.len() + process.more_sites;
+            let total: usize = result.processes.iter().map(total).sum();
+            object.insert("sites_total".into(), total.into());
+            object.insert("sites".into(), sites.into());
+        }
+        AnalysisResult::Libraries(result) => {
+            let rows = libraries::rows(result, file);
+            let shown = rows.iter().take(file.shown(rows.len())).map(library_object);
+            object.insert("libraries_total".into(), rows.len().into());
+            object.insert("libraries".into(), shown.collect::<Vec<_>>().into());
+        }
         AnalysisResult::Fragmentation(result) => fragmentation(&mut object, result),
         // These may be long, so they are serialized while they are written.
         AnalysisResult::Peak(peaks) => {
@@ -75,13 +98,26 @@ pub fn write_diff(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<
         "exact": comparison.before.info.exact() && comparison.after.info.exact(),
         "before": head(&comparison.before),
         "after": head(&comparison.after),
-        "leaked_bytes": [diff.never_freed.0.bytes, diff.never_freed.1.bytes],
-        "leaked_allocations": [diff.never_freed.0.allocations, diff.never_freed.1.allocations],
+        "held_bytes": [diff.never_freed.0.bytes, diff.never_freed.1.bytes],
+        "held_allocations": [diff.never_freed.0.allocations, diff.never_freed.1.allocations],
         "peak_bytes": [diff.peak_bytes.0, diff.peak_bytes.1],
         "sites_total": diff.rows.len(),
         "sites": rows.map(|row| diff_row(row, comparison)).collect::<Vec<_>>(),
     });
     line(out, &object)
+}
+
+fn library_object(row: &LibraryRow) -> Value {
+    json!({
+        "library": clean(&row.library),
+        "bytes": row.held.bytes,
+        "allocations": row.held.allocations,
+        "peak_bytes_max": row.peak_max,
+        "bytes_total": row.allocated.bytes,
+        "allocations_total": row.allocated.allocations,
+        "frees_total": row.freed,
+        "pids": row.pids.iter().map(|pid| pid.0).collect::<Vec<_>>(),
+    })
 }
 
 type JsonObject = serde_json::Map<String, Value>;
@@ -195,8 +231,10 @@ fn leaks(object: &mut JsonObject, report: &LeakReport, file: &AnalyzedFile<'_>) 
     };
     let (managed, host) = (sum(&report.managed), sum(&report.host));
     let fields = [
-        ("leaked_bytes", report.leaked.bytes.into()),
-        ("leaked_allocations", report.leaked.allocations.into()),
+        ("held_bytes", report.leaked.bytes.into()),
+        ("held_allocations", report.leaked.allocations.into()),
+        ("not_freed_bytes", report.at_exit.bytes.into()),
+        ("not_freed_allocations", report.at_exit.allocations.into()),
         ("static_bytes", report.statics.bytes.into()),
         ("static_allocations", report.statics.allocations.into()),
         ("by_kind", json!(by_kind(&report.by_kind))),
@@ -224,119 +262,54 @@ fn leaks(object: &mut JsonObject, report: &LeakReport, file: &AnalyzedFile<'_>) 
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn suspects(object: &mut JsonObject, report: &SuspectReport, file: &AnalyzedFile<'_>) {
-    let other_verdicts = &file.info.verdicts;
-    let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
-    let outcome = match (report.suspects.is_empty() && !other_leaks, report.has_enough_data()) {
-        (false, _) => "suspects",
-        (true, true) => "none",
-        (true, false) => "not_enough_data",
-    };
-    let list = |all: &[FileSiteVerdict]| -> Value {
-        all.iter().take(file.shown(all.len())).map(|one| site_verdict(one, file)).collect()
-    };
-    let anomalies = report.anomalies.iter().map(|one| anomaly(one, file));
-    let fields = [
-        ("verdict", outcome.into()),
-        ("suspects", list(&report.suspects)),
-        ("suspects_total", report.suspects.len().into()),
-        ("other_verdicts", list(&report.others)),
-        ("other_verdicts_total", report.others.len().into()),
-        ("anomalies", anomalies.collect()),
-        ("tensors_and_objects", other_verdicts.iter().map(tensor_or_object).collect()),
-    ];
-    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
-}
-
-/// Returns the verdict on tensors or objects of a site.
-fn tensor_or_object(one: &SiteVerdict) -> Value {
-    let rate =
-        if one.resource.is_bytes() { "growth_bytes_per_hour" } else { "growth_objects_per_hour" };
-    json!({
-        "resource": if one.resource.is_bytes() { "tensors" } else { "objects" },
-        "kind": verdict::kind(one.resource),
-        "pid": one.pid.map(|pid| pid.0),
-        "site": one.site.to_string(),
-        "verdict": one.verdict.name(),
-        "confidence": one.confidence.name(),
-        (rate): one.evidence.growth_per_hour,
-        "live": one.evidence.live,
-        "live_count": one.evidence.live_count,
-        "created": one.evidence.created,
-        "freed": one.evidence.freed,
-        "summary": verdict::summary(one.resource, one.verdict, &one.evidence),
-        "frames": one.frames.iter().map(frame).collect::<Vec<_>>(),
-    })
-}
-
-fn site_verdict(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Value {
-    let evidence = &one.evidence;
-    let nanos = |span: Option<Nanos>| span.map(|span| span.0);
-    let evidence = json!({
-        "growth_bytes_per_hour": evidence.growth_per_hour,
-        "first_bytes": first_low(evidence),
-        "last_bytes": evidence.window_min.last().copied().unwrap_or(0),
-        "window_min": evidence.window_min,
-        "window_ns": evidence.window.0,
-        "steps": evidence.steps,
-        "growing_steps": evidence.growing_steps,
-        "shrinking_steps": evidence.shrinking_steps,
-        "observed_ns": evidence.window.0.saturating_mul(u64::from(evidence.steps)),
-        "created": evidence.created,
-        "freed": evidence.freed,
-        "overdue_bytes": evidence.overdue,
-        "mean_age_ns": evidence.mean_age.0,
-        "median_age_ns": nanos(evidence.median_age),
-        "max_age_ns": nanos(evidence.oldest),
-        "mean_lifetime_ns": nanos(evidence.mean_life),
-        "median_lifetime_ns": nanos(evidence.median_life),
-        "max_lifetime_ns": nanos(evidence.longest_life),
-        "peak_bytes": evidence.peak,
-        "level_min_bytes": evidence.level.0,
-        "level_max_bytes": evidence.level.1,
-        "returns": evidence.returns,
-        "tensors": evidence.tensors.map(verdict::json::TensorsObject::new),
-    });
-    let object = with(group(file, &one.key, one.live), "evidence", evidence);
-    let object = with(
-        object,
-        "summary",
-        verdict::summary(resource(one.key.kind), one.verdict, &one.evidence),
-    );
-    with(with(object, "verdict", one.verdict.name()), "confidence", one.confidence.name())
-}
-
-fn anomaly(anomaly: &FileAnomaly, file: &AnalyzedFile<'_>) -> Value {
-    let mut object = json!({
-        "time": time(file, anomaly.at),
-        "time_ns": file.nanos(anomaly.at),
-        "kind": anomaly.key.kind.name(),
-        "device": ordinal(anomaly.key.device),
-        "pid": anomaly.key.pid.0,
-        "tid": anomaly.tid.map(|tid| tid.0),
-        "frames": frames(&file.info.stacks, anomaly.key.site),
-    });
-    let fields = match anomaly.details {
-        AnomalyKind::Size { key, bytes, baseline, of, of_site, live } => json!({
-            "type": "size",
-            "bytes": bytes.0,
-            "baseline_bytes": baseline.0,
-            "address": format!("{:#x}", key.value),
-            "baseline_samples": of,
-            "baseline_scope": if of_site { "site" } else { "process" },
-            "live": live,
-        }),
-        AnomalyKind::Growth { bytes, within, baseline } => json!({
-            "type": "growth",
-            "bytes": bytes.0,
-            "baseline_bytes": baseline.0,
-            "window_ns": within.0,
-        }),
-    };
-    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
+/// Adds the fields of the view: GPUs, leaks and notes, as in the JSON of a trace.
+fn view(object: &mut JsonObject, state: &FileState, file: &AnalyzedFile<'_>) -> io::Result<()> {
+    let facts = gpu_facts(&state.gpus);
+    let view = View::of(&state.snapshot, &facts);
+    let top = file.top.unwrap_or(usize::MAX);
+    let fields = serde_json::to_value(ViewJson::new(&view, file.clock().as_ref(), top))?;
+    if let Value::Object(fields) = fields {
         object.extend(fields);
     }
-    object
+    let others = &state.snapshot.other_verdicts;
+    let is_decided = |one: &SiteVerdict| one.verdict != Verdict::NotEnoughData;
+    let verdict = match (view.leaks.is_empty(), view.wait) {
+        (false, _) => "leak",
+        (true, Some(_)) => "too_early",
+        (true, None) if others.iter().any(is_decided) => "none",
+        (true, None) => "not_enough_data",
+    };
+    object.insert("verdict".into(), verdict.into());
+    Ok(())
+}
+
+/// Adds suspects, other verdicts and anomalies, as in the JSON of a trace.
+fn verdicts(object: &mut JsonObject, state: &FileState, file: &AnalyzedFile<'_>) -> io::Result<()> {
+    let snapshot = &state.snapshot;
+    let list = |all: &[SiteVerdict], with_advice: bool| {
+        let shown = all.iter().take(file.shown(all.len()));
+        let shown: Vec<_> = shown.map(|one| SiteVerdictJson::new(one, with_advice)).collect();
+        serde_json::to_value(shown)
+    };
+    let anomalies: Vec<_> =
+        snapshot.anomalies.iter().map(|one| AnomalyJson::new(one, time(file, one.at))).collect();
+    let fields = [
+        ("suspects", list(&snapshot.suspects, true)?),
+        ("suspects_total", snapshot.suspects.len().into()),
+        ("other_verdicts", list(&snapshot.other_verdicts, false)?),
+        ("other_verdicts_total", snapshot.other_verdicts.len().into()),
+        ("anomalies", serde_json::to_value(anomalies)?),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+    Ok(())
+}
+
+fn site_object(site: &Group, file: &AnalyzedFile<'_>) -> Value {
+    let object = group(file, &site.key, site.never_freed());
+    let object = with(object, "live_at_exit", site.exited.allocations);
+    let object = with(object, "peak_bytes", site.peak_bytes);
+    let object = with(object, "allocations_total", site.allocated.allocations);
+    with(object, "frees_total", site.freed)
 }
 
 fn summary(object: &mut JsonObject, report: &SummaryReport, file: &AnalyzedFile<'_>) {
@@ -349,20 +322,16 @@ fn summary(object: &mut JsonObject, report: &SummaryReport, file: &AnalyzedFile<
                 "released_total": on.released,
                 "live_bytes": on.live.bytes,
                 "live_allocations": on.live.allocations,
-                "leaked_bytes": on.never_freed.bytes,
-                "leaked_allocations": on.never_freed.allocations,
+                "not_freed_bytes": on.never_freed.bytes.saturating_sub(on.live.bytes),
+                "not_freed_allocations":
+                    on.never_freed.allocations.saturating_sub(on.live.allocations),
                 "peak_bytes": on.peak_bytes,
                 "peak_time": time(file, on.peak_at),
                 "peak_time_ns": file.nanos(on.peak_at),
-                "never_freed_by_kind": by_kind(&on.kinds),
+                "held_by_kind": by_kind(&on.kinds),
             })
         });
-        let sites = process.sites.iter().map(|site| {
-            let object = group(file, &site.key, site.never_freed());
-            let object = with(object, "peak_bytes", site.peak_bytes);
-            let object = with(object, "allocations_total", site.allocated.allocations);
-            with(object, "frees_total", site.freed)
-        });
+        let sites = process.sites.iter().map(|site| site_object(site, file));
         json!({
             "pid": process.pid.0,
             "name": file.process(process.pid).map(clean),
@@ -372,8 +341,8 @@ fn summary(object: &mut JsonObject, report: &SummaryReport, file: &AnalyzedFile<
         })
     };
     let fields = [
-        ("leaked_bytes", report.never_freed.bytes.into()),
-        ("leaked_allocations", report.never_freed.allocations.into()),
+        ("held_bytes", report.never_freed.bytes.into()),
+        ("held_allocations", report.never_freed.allocations.into()),
         ("peak_bytes", report.peak_bytes.into()),
         ("peak_time", time(file, report.peak_at)),
         ("peak_time_ns", file.nanos(report.peak_at).into()),

@@ -14,17 +14,22 @@ use engine::analysis::diff::Diff;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::Peak;
 use engine::analysis::summary::SummaryReport;
-use engine::analysis::suspects::SuspectReport;
 use engine::analysis::usage::UsageReport;
 use engine::analysis::{MemoryScope, is_host};
 use engine::model::ids::{DeviceId, Pid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
+use engine::view::View;
 
 use super::live::text::TextStyle;
+use super::view::{gpu_facts, write_last, write_out_of_memory};
 use crate::WallClock;
 use crate::import::collecting_sink::FileInfo;
-use crate::import::{ImportSummary, SourceFormat};
+use crate::import::recording::STATE_WARNINGS;
+use crate::import::{FileState, ImportSummary, SourceFormat};
+
+/// Maximum number of out-of-memory errors in a report, the newest.
+const MAX_OUT_OF_MEMORY: usize = 5;
 
 pub(crate) use tsv::field;
 pub use views::fragmentation::{AdviceRow, FragmentationView, PoolRow, WouldFit};
@@ -42,21 +47,25 @@ pub struct AnalyzedFile<'a> {
     pub info: &'a FileInfo,
     /// Maximum number of rows of a list; all if none.
     pub top: Option<usize>,
+    /// Whether times are in UTC; otherwise in local time.
+    pub utc: bool,
 }
 
 /// An analysis with its result.
 #[derive(Clone, Copy, Debug)]
 pub enum AnalysisResult<'a> {
-    /// Memory that was never freed.
-    Leaks(&'a LeakReport),
+    /// Verdict, peak and holders.
+    Summary(&'a SummaryReport, &'a [Peak], &'a FileState),
+    /// Leaks, other verdicts, anomalies, and memory that is still held.
+    Leaks(&'a LeakReport, &'a FileState),
     /// Peaks.
     Peak(&'a [Peak]),
     /// Memory over time, with series of other tools.
     Usage(&'a UsageReport, &'a [OverlaySeries]),
-    /// Leak suspects, other verdicts and anomalies.
-    Suspects(&'a SuspectReport),
-    /// Summary.
-    Summary(&'a SummaryReport),
+    /// Memory by call site.
+    Sites(&'a SummaryReport),
+    /// Memory by library.
+    Libraries(&'a SummaryReport),
     /// Fragmentation of caches and pools.
     Fragmentation(&'a FragmentationView),
 }
@@ -88,26 +97,41 @@ impl AnalysisResult<'_> {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Leaks(_) => "leaks",
+            Self::Summary(..) => "summary",
+            Self::Leaks(..) => "leaks",
             Self::Peak(_) => "peak",
             Self::Usage(..) => "usage",
-            Self::Suspects(_) => "suspects",
-            Self::Summary(_) => "summary",
+            Self::Sites(_) => "sites",
+            Self::Libraries(_) => "libraries",
             Self::Fragmentation(_) => "fragmentation",
         }
     }
 
     fn document(&self, file: &AnalyzedFile<'_>) -> Document {
         let mut document = match self {
-            Self::Leaks(result) => views::leaks::document(result, file),
+            Self::Summary(result, peaks, _) => views::summary::document(result, peaks, file),
+            Self::Leaks(result, state) => views::leaks::document(result, state, file),
             Self::Peak(result) => views::peak::document(result, file),
             Self::Usage(result, overlays) => views::usage::document(result, overlays, file),
-            Self::Suspects(result) => views::suspects::document(result, file),
-            Self::Summary(result) => views::summary::document(result, file),
+            Self::Sites(result) => views::sites::document(result, file),
+            Self::Libraries(result) => views::libraries::document(result, file),
             Self::Fragmentation(result) => views::fragmentation::document(result),
         };
-        document.notes.extend(file.notes());
+        document.notes.extend(file.notes(self.state().is_some()));
         document
+    }
+
+    /// Returns the state at the end of the file, if the result includes it.
+    #[must_use]
+    pub const fn state(&self) -> Option<&FileState> {
+        match self {
+            Self::Summary(_, _, state) | Self::Leaks(_, state) => Some(*state),
+            Self::Peak(_)
+            | Self::Usage(..)
+            | Self::Sites(_)
+            | Self::Libraries(_)
+            | Self::Fragmentation(_) => None,
+        }
     }
 }
 
@@ -118,7 +142,33 @@ pub fn write_text(
     result: AnalysisResult<'_>,
     style: TextStyle,
 ) -> io::Result<()> {
+    if let Some(state) = result.state() {
+        let facts = gpu_facts(&state.gpus);
+        let view = View::of(&state.snapshot, &facts);
+        let (clock, top) = (file.clock(), file.top.unwrap_or(usize::MAX));
+        let more = format!("vramscope report {} --leak 1", file.path);
+        write_last(out, &view, clock.as_ref(), style, top, &more)?;
+        writeln!(out)?;
+        let shown = state.snapshot.out_of_memory.iter().rev().take(MAX_OUT_OF_MEMORY);
+        for (oom, clock) in shown.rev().zip(clock.iter().cycle()) {
+            write_out_of_memory(out, oom, clock, style)?;
+        }
+        if !state.snapshot.out_of_memory.is_empty() {
+            writeln!(out)?;
+        }
+    }
     text::write(out, &result.document(file), style)
+}
+
+/// Writes the evidence and the stack of a leak of the file. Returns whether there is such a leak.
+pub fn write_leak(
+    out: &mut dyn Write,
+    state: &FileState,
+    number: usize,
+    style: TextStyle,
+) -> io::Result<bool> {
+    let facts = gpu_facts(&state.gpus);
+    super::view::write_leak(out, &View::of(&state.snapshot, &facts), number, style)
 }
 
 /// Writes a result as a tab-separated table.
@@ -128,11 +178,16 @@ pub fn write_tsv(
     result: AnalysisResult<'_>,
 ) -> io::Result<()> {
     match result {
-        AnalysisResult::Leaks(result) => tsv::write(out, &views::leaks::table(result, file)),
+        AnalysisResult::Summary(result, ..) => {
+            tsv::write(out, &views::summary::table(result, file))
+        }
+        AnalysisResult::Leaks(_, state) => tsv::write(out, &views::leaks::table(state, file)),
         AnalysisResult::Peak(result) => views::peak::rows(result, file, out),
         AnalysisResult::Usage(result, overlays) => views::usage::rows(result, overlays, file, out),
-        AnalysisResult::Suspects(result) => tsv::write(out, &views::suspects::table(result, file)),
-        AnalysisResult::Summary(result) => tsv::write(out, &views::summary::table(result, file)),
+        AnalysisResult::Sites(result) => tsv::write(out, &views::sites::table(result, file)),
+        AnalysisResult::Libraries(result) => {
+            tsv::write(out, &views::libraries::table(result, file))
+        }
         AnalysisResult::Fragmentation(result) => {
             tsv::write(out, &views::fragmentation::table(result))
         }
@@ -154,9 +209,15 @@ pub fn write_diff_tsv(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Res
 }
 
 impl AnalyzedFile<'_> {
-    /// Returns the wall clock of the file, if it has one.
-    fn clock(&self) -> Option<WallClock> {
-        self.info.clock.map(|(at, nanos)| WallClock::recorded(at, nanos, None, 0))
+    /// Returns the wall clock of the file, if it has one: in the time zone of the recorded host, or
+    /// else of this one.
+    pub(crate) fn clock(&self) -> Option<WallClock> {
+        let (at, nanos) = self.info.clock?;
+        Some(match &self.info.time_zone {
+            _ if self.utc => WallClock::recorded(at, nanos, None, 0),
+            Some((zone, offset)) => WallClock::recorded(at, nanos, zone.as_deref(), *offset),
+            None => WallClock::recorded(at, nanos, None, 0).in_local_time(),
+        })
     }
 
     /// Formats a time for readers: RFC 3339, or seconds since the start.
@@ -189,11 +250,14 @@ impl AnalyzedFile<'_> {
         }
     }
 
-    /// Returns the phrase for memory that is live at the end. A snapshot is of a running program.
-    pub(crate) fn never_freed_phrase(&self) -> &'static str {
+    /// Returns the phrase for memory that is live at the end of the file: programs may go on after
+    /// a recording or a snapshot.
+    pub(crate) fn held_phrase(&self) -> &'static str {
         match self.imported.source {
             SourceFormat::Torch => "live in the snapshot",
-            SourceFormat::Recording | SourceFormat::Nsys | SourceFormat::Sanitizer => "never freed",
+            SourceFormat::Recording | SourceFormat::Nsys | SourceFormat::Sanitizer => {
+                "still held at the end"
+            }
         }
     }
 
@@ -207,13 +271,17 @@ impl AnalyzedFile<'_> {
         self.top.map_or(all, |top| top.min(all))
     }
 
-    /// Returns notes on the accuracy of the values.
-    fn notes(&self) -> Vec<Line> {
+    /// Returns notes on the accuracy of the values; `has_state`: the notes of the recorded state are
+    /// printed before.
+    fn notes(&self, has_state: bool) -> Vec<Line> {
         let mut notes = Vec::new();
-        if !self.info.exact() {
+        let is_noted = |text: &str| has_state && STATE_WARNINGS.contains(&text);
+        let warnings: Vec<_> =
+            self.info.warnings.iter().filter(|warning| !is_noted(&warning.text)).collect();
+        if warnings.iter().any(|warning| warning.inexact) {
             notes.push(Line::Alarm("NOT EXACT: see the notes below".to_owned()));
         }
-        for warning in &self.info.warnings {
+        for warning in warnings {
             let times =
                 if warning.count > 1 { format!(" ({})", warning.count) } else { String::new() };
             let text = format!("note: {}{times}", warning.text);

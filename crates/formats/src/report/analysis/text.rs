@@ -6,6 +6,7 @@ use engine::model::units::{Bytes, Timestamp};
 
 use super::document::{AsciiChart, Cell, Document, Line, Section, Table};
 use crate::report::live::text::TextStyle;
+use crate::report::view::fit;
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a line.
@@ -83,18 +84,35 @@ fn table(out: &mut dyn Write, table: &Table, style: TextStyle) -> io::Result<()>
         let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
         widths.push((widest.max(name.len()), is_numeric(column)));
     }
+    let room = fit_last(&mut widths, style.width);
     let head: Vec<String> = table.columns.iter().map(|name| name.to_uppercase()).collect();
     writeln!(out, "{}", style.dim(&aligned(&head, &widths)))?;
-    for (row, cells) in table.rows.iter().zip(&cells) {
-        writeln!(out, "{}", aligned(cells, &widths))?;
+    for (row, mut cells) in table.rows.iter().zip(cells) {
+        cells.last_mut().into_iter().for_each(|cell| *cell = fit(cell, room));
+        writeln!(out, "{}", aligned(&cells, &widths))?;
         for (column, cell) in row.iter().enumerate() {
             let indent: usize = widths.iter().take(column).map(|(width, _)| width + 2).sum();
             for more in cell.more_lines() {
-                writeln!(out, "  {:indent$}{}", "", style.dim(&clean(more)))?;
+                writeln!(out, "  {:indent$}{}", "", style.dim(&fit(&clean(more), room)))?;
             }
         }
     }
     Ok(())
+}
+
+/// Minimum width of the last column.
+const MIN_LAST_WIDTH: usize = 24;
+
+/// Shortens the last column, which has the site, so that a row fits. Returns the room for it.
+fn fit_last(widths: &mut [(usize, bool)], width: usize) -> usize {
+    let all: usize = widths.iter().map(|(width, _)| width + 2).sum();
+    let Some((last, is_numeric)) = widths.last_mut() else { return width };
+    if *is_numeric {
+        return *last;
+    }
+    let room = width.saturating_sub(all - *last).max(MIN_LAST_WIDTH);
+    *last = (*last).min(room);
+    room
 }
 
 fn aligned(cells: &[String], widths: &[(usize, bool)]) -> String {

@@ -61,6 +61,7 @@ pub(super) fn scene(chart: &Chart) -> Scene {
         axes(&mut shapes, &area, panel, chart);
         bands(&mut shapes, &area, panel, &names);
         lines(&mut shapes, &area, panel);
+        capacity(&mut shapes, &area, panel);
         peak(&mut shapes, &area, panel, chart);
     }
     Scene { size: (width, height), label: label(chart), shapes }
@@ -209,29 +210,65 @@ fn axes(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel, chart: &Chart) 
 /// Draws each band as an area between two step curves: values hold until the next row.
 fn bands(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel, names: &[(String, bool)]) {
     let end = area.x(panel.span.1);
-    let mut base = vec![0_u64; panel.rows.len()];
+    let columns = columns(area, panel);
+    let mut base = vec![0_u64; columns.len()];
     for (index, band) in panel.bands.iter().enumerate() {
-        let lower = edge(area, panel, &base, end);
-        for (base, (_, values)) in base.iter_mut().zip(&panel.rows) {
+        let lower = edge(area, &columns, &base, end);
+        for (base, (_, values)) in base.iter_mut().zip(&columns) {
             *base = base.saturating_add(values.get(index).copied().unwrap_or(0));
         }
-        let mut points = edge(area, panel, &base, end);
+        let mut points = edge(area, &columns, &base, end);
         points.extend(lower.into_iter().rev());
         shapes.push(Shape::Area(paint(names, band), points));
     }
 }
 
-fn edge(area: &PlotArea, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
+/// Width of a column: a pixel of a PNG.
+const COLUMN_WIDTH: f64 = 0.5;
+
+/// Returns the values to draw and where they begin. Of the rows in one column the highest is drawn,
+/// one column wide: a spike that is narrower than a pixel would fade.
+fn columns<'a>(area: &PlotArea, panel: &'a Panel) -> Vec<(f64, &'a [u64])> {
+    let column = |at: i64| ((area.x(at) - area.left) / COLUMN_WIDTH) as u64;
+    let sum = |values: &[u64]| values.iter().fold(0_u64, |sum, value| sum.saturating_add(*value));
+    let mut drawn: Vec<(f64, &[u64])> = Vec::new();
+    for rows in panel.rows.chunk_by(|(a, _), (b, _)| column(*a) == column(*b)) {
+        let (Some((at, _)), Some((_, last))) = (rows.first(), rows.last()) else { continue };
+        let x = area.x(*at);
+        let highest = rows.iter().map(|(_, values)| values).max_by_key(|values| sum(values));
+        drawn.extend(highest.map(|values| (x, &**values)));
+        if rows.len() > 1 {
+            drawn.push((x + COLUMN_WIDTH, last));
+        }
+    }
+    drawn
+}
+
+fn edge(area: &PlotArea, columns: &[(f64, &[u64])], sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
     let mut points = Vec::with_capacity(2 * sizes.len() + 1);
     let mut y = area.y(0);
-    for ((at, _), bytes) in panel.rows.iter().zip(sizes) {
-        let x = area.x(*at);
+    for ((x, _), bytes) in columns.iter().zip(sizes) {
+        let x = x.min(end);
         points.push((x, y));
         y = area.y(*bytes);
         points.push((x, y));
     }
     points.push((end, y));
     points
+}
+
+/// Draws the memory of the device as a line; beyond the scale, only its size is printed.
+fn capacity(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel) {
+    let Some(bytes) = panel.capacity.filter(|bytes| *bytes > 0) else { return };
+    let label = format!("GPU memory {}", Bytes(bytes));
+    let is_shown = bytes as f64 <= area.max_bytes;
+    let y = if is_shown { area.y(bytes) } else { area.top };
+    if is_shown {
+        let points = vec![(area.left, y), (area.right, y)];
+        shapes.push(Shape::Line { paint: Paint::Text, width: 1.0, dashed: false, points });
+    }
+    let at = (area.right, y - 5.0);
+    shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Right, false, label));
 }
 
 fn lines(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel) {

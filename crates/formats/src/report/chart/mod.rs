@@ -14,6 +14,8 @@ mod ticks;
 use std::io::{self, Write};
 
 use engine::analysis::bands::{Band, BandScanResult, BandSeries};
+use engine::headline::UNKNOWN_LIBRARY;
+use engine::model::ids::SiteId;
 use engine::model::units::Timestamp;
 
 use super::analysis::{AnalyzedFile, OverlaySeries, frames};
@@ -55,6 +57,8 @@ pub struct Panel {
     /// Nanoseconds since the start of the file, and the value of each band from then on.
     rows: Vec<(i64, Vec<u64>)>,
     peak: (i64, u64),
+    /// Memory of the device, if the file is about one device of known size.
+    capacity: Option<u64>,
     /// First and last time of the file.
     span: (i64, i64),
     /// Wall clock at the start, in nanoseconds since 1970, UTC.
@@ -102,6 +106,7 @@ impl Panel {
             bands,
             rows,
             peak: (nanos(scan.peak_at), scan.peak_bytes),
+            capacity: capacity(file),
             span: (nanos(span.0), nanos(span.1)),
             utc: file.info.clock.map(|(_, utc)| utc),
             lines: overlays.iter().map(line).collect(),
@@ -111,8 +116,21 @@ impl Panel {
     /// Returns the maximum of all series.
     fn top(&self) -> u64 {
         let lines = self.lines.iter().flat_map(|(_, points)| points).map(|(_, bytes)| *bytes);
-        lines.chain([self.peak.1]).max().unwrap_or(0)
+        let top = lines.chain([self.peak.1]).max().unwrap_or(0);
+        let capacity = self.capacity.filter(|capacity| top >= capacity / MAX_CAPACITY_RATIO);
+        top.max(capacity.unwrap_or(0))
     }
+}
+
+/// A device that is larger than its used part by more than this would squeeze the curves: then its
+/// size is only printed.
+const MAX_CAPACITY_RATIO: u64 = 4;
+
+/// Returns the memory of the device, if there is only one and its size is known.
+fn capacity(file: &AnalyzedFile<'_>) -> Option<u64> {
+    let mut sizes = file.info.devices.values().map(|(_, total)| *total);
+    let only = sizes.next().flatten();
+    only.filter(|_| sizes.next().is_none())
 }
 
 /// Merges bands of the same name: stacks that differ only in library frames look the same in a
@@ -135,9 +153,8 @@ fn band_name(band: Band, file: &AnalyzedFile<'_>) -> (String, bool) {
     let name = match band {
         Band::Kind(kind) => kind.to_string(),
         Band::Site(site) => {
-            let frames: Vec<_> =
-                site.map(|site| file.info.stacks.frames(site).collect()).unwrap_or_default();
-            if frames.is_empty() { "(no call stack)".to_owned() } else { frames::label(&frames) }
+            let stack = site.map(|site| file.info.stacks.call_stack(site)).unwrap_or_default();
+            if stack.is_empty() { "(no call stack)".to_owned() } else { frames::label(&stack) }
         }
         Band::Process(pid) => match file.process(pid) {
             Some(name) => format!("{pid} {name}"),
@@ -145,9 +162,16 @@ fn band_name(band: Band, file: &AnalyzedFile<'_>) -> (String, bool) {
         },
         Band::Device(Some(device)) => device.to_string(),
         Band::Device(None) => "gpu_?".to_owned(),
+        Band::Library(site) => library_name(site, file),
         Band::Rest(count) => return (format!("{count} others"), true),
     };
     (sanitize(&name).into_owned(), false)
+}
+
+/// Returns the name of a library, given one of its sites.
+pub(super) fn library_name(site: Option<SiteId>, file: &AnalyzedFile<'_>) -> String {
+    let library = site.map(|site| file.info.stacks.library(site));
+    library.as_deref().unwrap_or(UNKNOWN_LIBRARY).to_owned()
 }
 
 /// Writes a chart as SVG.

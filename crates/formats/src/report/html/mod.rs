@@ -7,10 +7,13 @@
 //! the markup; the script inserts them as text only. The content security policy allows this
 //! script only, and no loading of anything else.
 
+mod live_page;
 mod packed_data;
 mod segments;
 mod strings;
 mod summary;
+
+pub use live_page::{LivePageFile, live_page};
 
 use std::io::{self, Write};
 
@@ -19,12 +22,12 @@ use engine::analysis::bands::{BandScanResult, BandSeries};
 use engine::analysis::largest::LargestAllocations;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::summary::SummaryReport;
-use engine::analysis::suspects::SuspectReport;
 use engine::analysis::usage::UsageReport;
 use engine::model::ids::SiteId;
 
 use super::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
 use crate::export::escape;
+use crate::import::FileState;
 
 /// Maximum number of points of the bands.
 pub const MAX_POINTS: usize = 60_000;
@@ -49,8 +52,8 @@ pub struct HtmlReport<'a> {
     pub leaks: &'a LeakReport,
     /// Memory over time by device, kind and process.
     pub usage: &'a UsageReport,
-    /// Leak suspects, other verdicts and anomalies.
-    pub findings: &'a SuspectReport,
+    /// State at the end: leaks, other verdicts and anomalies.
+    pub state: &'a FileState,
     /// Fragmentation of caches and pools.
     pub fragmentation: &'a FragmentationView,
     /// The sum over time, and its bands.
@@ -100,11 +103,12 @@ const STYLE: &str = include_str!("assets/page.css");
 const BODY: &str = include_str!("assets/page.html");
 
 /// Parts of the script, in dependency order.
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("assets/base.js"),
     include_str!("assets/data.js"),
     include_str!("assets/format.js"),
     include_str!("assets/canvas.js"),
+    include_str!("assets/controls.js"),
     include_str!("assets/details.js"),
     include_str!("assets/dense_bands.js"),
     include_str!("assets/timeline.js"),
@@ -118,9 +122,14 @@ const SCRIPTS: [&str; 15] = [
     include_str!("assets/main.js"),
 ];
 
+/// Joins parts of a script in one function.
+fn script(parts: &[&str]) -> String {
+    format!("\"use strict\";\n(() => {{\n{}\n}})();\n", parts.join("\n"))
+}
+
 /// Writes the report.
 pub fn write(out: &mut dyn Write, report: &HtmlReport<'_>) -> io::Result<()> {
-    let script = format!("\"use strict\";\n(() => {{\n{}\n}})();\n", SCRIPTS.join("\n"));
+    let script = script(&SCRIPTS);
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use engine::model::ids::SiteId;
-use engine::model::stack::{Frame, Language, StackTable};
+use engine::model::stack::{CallStack, Frame, Language, StackTable};
 use serde_json::{Value, json};
 
 use super::packed_data::NumberPacker;
@@ -72,22 +72,27 @@ impl<'a> StringTable<'a> {
         if let Some(known) = self.sites.get(&site) {
             return known.map_or(0, |number| number + 1);
         }
-        let frames: Vec<&Frame> = self.stacks.frames(site).collect();
-        let known = if frames.is_empty() {
+        let stack = self.stacks.call_stack(site);
+        let known = if stack.is_empty() {
             None
         } else if self.count >= MAX_STACKS || self.text_bytes > MAX_STRING_BYTES {
             self.left_out += 1;
             None
         } else {
-            Some(self.stack(site, &frames))
+            Some(self.stack(site, &stack))
         };
         self.sites.insert(site, known);
         known.map_or(0, |number| number + 1)
     }
 
-    fn stack(&mut self, site: SiteId, frames: &[&Frame]) -> usize {
+    /// The same for the site with these frames.
+    pub(super) fn site_of(&mut self, frames: &CallStack) -> usize {
+        self.site(self.stacks.find(frames))
+    }
+
+    fn stack(&mut self, site: SiteId, frames: &CallStack) -> usize {
         let label = self.text(&frames::label(frames));
-        let library = frames::library_frames(frames);
+        let library = frames.headline().folded.iter().copied();
         self.numbers.put(label as u64);
         self.numbers.put(frames.len() as u64);
         let shown = frames.len().min(MAX_FRAMES);

@@ -6,19 +6,27 @@ use engine::analysis::Amount;
 use engine::analysis::bands::{Band, BandSeries, BandTotal, GroupBy};
 use engine::analysis::largest::AllocationSpan;
 use engine::analysis::leaks::LeakGroup;
-use engine::analysis::suspects::{FileSiteVerdict, SuspectReport};
 use engine::model::change::EndReason;
 use engine::model::ids::SiteId;
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
-use engine::verdict::AnomalyKind;
+use engine::verdict::{AnomalyKind, SiteVerdict};
+use engine::view::View;
 use serde_json::{Value, json};
 
 use super::packed_data::{NumberPacker, PackedData};
 use super::strings::StringTable;
 use super::{HtmlReport, segments};
+use crate::import::FileState;
 use crate::report::analysis::{AnalyzedFile, OverlaySeries};
+use crate::report::chart::library_name;
+use crate::report::verdict::{kind, summary};
+use crate::report::view::out_of_memory_line;
+use crate::report::view::{gpu_facts, headline, leak_sentence};
 use crate::sanitize::{sanitize, sanitize_up_to};
+
+/// Maximum number of listed out-of-memory errors, the newest.
+const MAX_OUT_OF_MEMORY: usize = 5;
 
 /// Maximum number of sites in the table; the others are summed.
 const MAX_SITES: usize = 3000;
@@ -46,7 +54,7 @@ pub(super) fn collect(report: &HtmlReport<'_>) -> (Value, PackedData) {
     insert("lines", lines(report, &mut packed));
     insert("overlays", overlays(report.overlays, file, &mut packed));
     insert("leaks", leaks(report, &mut strings));
-    insert("growing", growing(report.findings, file, &mut strings));
+    insert("growing", growing(report.state, file, &mut strings));
     insert("allocations", allocations(report, &mut strings, &mut packed));
     insert("segments", segments::add_segments(report, &mut strings, &mut packed));
     let left_out = strings.left_out;
@@ -86,7 +94,7 @@ fn info(report: &HtmlReport<'_>) -> Value {
         "exact": info.exact(),
         "warnings": warnings.collect::<Value>(),
         "memory": file.memory_phrase(),
-        "never_freed_phrase": file.never_freed_phrase(),
+        "held_phrase": file.held_phrase(),
         "opens": report.initial_view.name(),
         "utc_ms": info.clock.map(|(_, utc)| utc / 1_000_000),
         "span": [nanos(span.0), nanos(span.1)],
@@ -203,6 +211,7 @@ fn series(
             Some(device) => json!({"name": device.to_string(), "device": device.0}),
             None => json!({"name": "gpu_?"}),
         },
+        Band::Library(site) => json!({"name": sanitize(&library_name(*site, file))}),
         Band::Rest(count) => json!({"rest": count}),
     });
     json!({
@@ -288,49 +297,68 @@ fn leaks(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
     })
 }
 
-/// Returns leak suspects, other verdicts and anomalies.
-fn growing(
-    report: &SuspectReport,
-    file: &AnalyzedFile<'_>,
-    strings: &mut StringTable<'_>,
-) -> Value {
-    let mut row = |one: &FileSiteVerdict| {
+/// Returns leaks, their sites, other verdicts and anomalies.
+fn growing(state: &FileState, file: &AnalyzedFile<'_>, strings: &mut StringTable<'_>) -> Value {
+    let facts = gpu_facts(&state.gpus);
+    let view = View::of(&state.snapshot, &facts);
+    let snapshot = &state.snapshot;
+    let mut row = |one: &SiteVerdict| {
         json!({
-            "site": strings.site(one.key.site),
+            "site": strings.site_of(&one.frames),
             "verdict": one.verdict.name(),
             "confidence": one.confidence.name(),
+            "summary": summary(one.resource, one.verdict, &one.evidence),
             "per_hour": one.evidence.growth_per_hour,
-            "live": amount(one.live),
+            "live": [one.evidence.live, one.evidence.live_count],
+            "is_bytes": one.resource.is_bytes(),
             "lows": one.evidence.window_min,
             "steps": [one.evidence.growing_steps, one.evidence.steps],
             "began": one.evidence.created,
             "freed": one.evidence.freed,
-            "kind": one.key.kind.name(),
-            "device": one.key.device.map(|device| device.0),
-            "pid": one.key.pid.0,
-            "process": file.process(one.key.pid).map(sanitize),
+            "kind": kind(one.resource),
+            "device": one.device.map(|device| device.0),
+            "pid": one.pid.map_or(0, |pid| pid.0),
+            "process": sanitize(&one.process),
         })
     };
-    let suspects: Value = report.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
-    let others: Value = report.others.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
-    let anomalies = report.anomalies.iter().take(MAX_LEAK_ROWS).map(|anomaly| {
+    let suspects: Value = snapshot.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let others: Value = snapshot.other_verdicts.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let anomalies = snapshot.anomalies.iter().take(MAX_LEAK_ROWS).map(|anomaly| {
         let (bytes, baseline, kind) = match anomaly.details {
             AnomalyKind::Size { bytes, baseline, .. } => (bytes, baseline, "size"),
             AnomalyKind::Growth { bytes, baseline, .. } => (bytes, baseline, "growth"),
         };
         json!({
-            "site": strings.site(anomaly.key.site),
+            "site": strings.site_of(&anomaly.frames),
             "time": file.time(anomaly.at),
             "type": kind,
             "bytes": bytes.0,
             "baseline": baseline.0,
-            "kind": anomaly.key.kind.name(),
-            "pid": anomaly.key.pid.0,
+            "kind": anomaly.kind.name(),
+            "pid": anomaly.pid.0,
         })
     });
     let anomalies: Value = anomalies.collect();
+    let leaks = view.leaks.iter().take(MAX_LEAK_ROWS).map(|leak| {
+        json!({
+            "site": strings.site_of(leak.stack),
+            "text": sanitize(&leak_sentence(leak)),
+            "advice": leak.advice.text,
+        })
+    });
+    let leaks: Value = leaks.collect();
+    let clock = file.clock();
+    let last = snapshot.out_of_memory.iter().rev().take(MAX_OUT_OF_MEMORY).rev();
+    let ooms = last.filter(|oom| oom.recovered.is_none()).filter_map(|oom| {
+        let text = out_of_memory_line(oom, clock.as_ref()?);
+        Some(json!({"site": strings.site_of(&oom.frames), "text": sanitize(&text)}))
+    });
+    let ooms: Value = ooms.collect();
     json!({
-        "enough": report.has_enough_data(),
+        "ooms": ooms,
+        "headline": headline(&view),
+        "leaks": leaks,
+        "leaks_total": view.leaks.len(),
         "suspects": suspects,
         "others": others,
         "anomalies": anomalies,

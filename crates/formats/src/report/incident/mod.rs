@@ -10,11 +10,9 @@ pub use json::{
 };
 pub use text::{write as write_text, write_redacted};
 
-use std::sync::Arc;
-
 use engine::model::holder::Holder;
 use engine::model::ids::{DeviceId, GpuId, Pid, Tid};
-use engine::model::stack::{Frame, SiteName};
+use engine::model::stack::{CallStack, SiteName};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::oom::{OomDiagnosis, RequestedResource};
 use engine::snapshot::Snapshot;
@@ -93,7 +91,7 @@ pub struct FailedRequest {
     /// Name of the site.
     pub site: SiteName,
     /// Frames, innermost first, if known.
-    pub frames: Arc<[Frame]>,
+    pub frames: CallStack,
     /// Diagnosis of the cause.
     pub diagnosis: OomDiagnosis,
 }

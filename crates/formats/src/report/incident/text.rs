@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use engine::model::holder::{Holder, HolderSite};
-use engine::model::stack::{Frame, SiteName};
+use engine::model::stack::{CallStack, SiteName};
 use engine::model::units::{Bytes, Nanos};
 use engine::oom::{OomCause, RequestedResource};
 
@@ -77,8 +77,7 @@ pub(super) fn headline(report: &IncidentReport<'_>) -> String {
 
 /// Writes the summary without directories of paths, for readers who may not see them.
 pub fn write_redacted(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
-    let redacted =
-        |frames: &[Frame]| frames.iter().map(|frame| redact_paths(frame, false)).collect();
+    let redacted = |frames: &CallStack| frames.map(|frame| redact_paths(frame, false));
     let failed_request = report
         .failed_request
         .map(|failed| FailedRequest { frames: redacted(&failed.frames), ..failed.clone() });

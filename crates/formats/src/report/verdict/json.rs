@@ -1,10 +1,11 @@
 //! Verdicts and anomalies as JSON.
 
+use engine::leak::advise;
+use engine::model::stack::CallStack;
 use engine::verdict::{Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict};
 use serde::Serialize;
 
-use super::{advice, anomaly_summary, kind, summary};
-use crate::export::ReportContext;
+use super::{anomaly_summary, kind, short_location, summary};
 use crate::report::analysis::json::{FrameJson, frame};
 use crate::sanitize::sanitize;
 
@@ -14,6 +15,9 @@ pub struct SiteVerdictJson {
     pid: Option<u32>,
     process: String,
     site: String,
+    location: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    via: Vec<String>,
     resource: &'static str,
     kind: &'static str,
     device: Option<u16>,
@@ -27,11 +31,28 @@ pub struct SiteVerdictJson {
     growth_objects_per_hour: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     time_until_full_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_to_verdict_seconds: Option<u64>,
     summary: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
     evidence: EvidenceJson,
     frames: Vec<FrameJson>,
+}
+
+const fn resource(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Memory(_) => "memory",
+        Resource::Tensors => "tensors",
+        Resource::Objects(_) => "objects",
+    }
+}
+
+/// Returns what lies between the headline and the driver.
+pub(crate) fn via(stack: &CallStack) -> Vec<String> {
+    stack.headline().via.iter().map(|name| sanitize(name).into_owned()).collect()
 }
 
 #[derive(Serialize)]
@@ -43,6 +64,8 @@ struct ThreadJson {
 /// Evidence. Quantities are bytes, or numbers of objects.
 #[derive(Serialize)]
 struct EvidenceJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_by: Option<String>,
     live: u64,
     live_count: u64,
     window_ns: u64,
@@ -66,6 +89,9 @@ struct EvidenceJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_lifetime_ns: Option<u64>,
     overdue: u64,
+    /// Only if the program freed it at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    freed_at_end: Option<u64>,
     /// Only for growing memory of PyTorch's cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<TensorsObject>,
@@ -80,6 +106,9 @@ pub(crate) struct TensorsObject {
     growth_bytes_per_hour: u64,
     cache_growth_bytes_per_hour: u64,
     bounded: bool,
+    unused_bytes: u64,
+    failed_captures: u64,
+    during_capture: bool,
 }
 
 impl TensorsObject {
@@ -91,6 +120,9 @@ impl TensorsObject {
             growth_bytes_per_hour: tensors.growth_per_hour,
             cache_growth_bytes_per_hour: tensors.cache_growth_per_hour,
             bounded: tensors.bounded,
+            unused_bytes: tensors.unused,
+            failed_captures: tensors.failed_captures,
+            during_capture: tensors.during_capture,
         }
     }
 }
@@ -98,7 +130,7 @@ impl TensorsObject {
 /// An anomaly.
 #[derive(Serialize)]
 pub(crate) struct AnomalyJson {
-    time: String,
+    time: serde_json::Value,
     pid: u32,
     process: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,15 +163,15 @@ impl SiteVerdictJson {
     pub fn new(verdict: &SiteVerdict, with_advice: bool) -> Self {
         let Evidence { growth_per_hour: per_hour, time_until_full: full_in, .. } = verdict.evidence;
         let bytes = verdict.resource.is_bytes();
+        let advice =
+            with_advice.then(|| advise(verdict.resource, &verdict.evidence, &verdict.frames, 1));
         Self {
             pid: verdict.pid.map(|pid| pid.0),
             process: sanitize(&verdict.process).into_owned(),
             site: verdict.site.to_string(),
-            resource: match verdict.resource {
-                Resource::Memory(_) => "memory",
-                Resource::Tensors => "tensors",
-                Resource::Objects(_) => "objects",
-            },
+            location: sanitize(&short_location(verdict.site, &verdict.frames)).into_owned(),
+            via: via(&verdict.frames),
+            resource: resource(verdict.resource),
             kind: kind(verdict.resource),
             device: verdict.device.map(|device| device.0),
             thread: verdict
@@ -151,11 +183,13 @@ impl SiteVerdictJson {
             growth_bytes_per_hour: bytes.then_some(per_hour),
             growth_objects_per_hour: (!bytes).then_some(per_hour),
             time_until_full_seconds: full_in.map(|time| time.0 / 1_000_000_000),
+            time_to_verdict_seconds: verdict
+                .evidence
+                .time_to_verdict
+                .map(|time| time.0.div_ceil(1_000_000_000)),
             summary: summary(verdict.resource, verdict.verdict, &verdict.evidence),
-            advice: with_advice.then(|| {
-                let frames: Vec<_> = verdict.frames.iter().collect();
-                advice(verdict.resource, &verdict.evidence, &frames)
-            }),
+            cause: advice.as_ref().map(|advice| advice.cause),
+            advice: advice.map(|advice| advice.text),
             evidence: EvidenceJson::new(&verdict.evidence),
             frames: verdict.frames.iter().map(frame).collect(),
         }
@@ -165,6 +199,7 @@ impl SiteVerdictJson {
 impl EvidenceJson {
     fn new(evidence: &Evidence) -> Self {
         Self {
+            kept_by: evidence.kept_by.as_deref().map(|text| sanitize(text).into_owned()),
             live: evidence.live,
             live_count: evidence.live_count,
             window_ns: evidence.window.0,
@@ -184,16 +219,18 @@ impl EvidenceJson {
             median_lifetime_ns: evidence.median_life.map(|time| time.0),
             max_lifetime_ns: evidence.longest_life.map(|time| time.0),
             overdue: evidence.overdue,
+            freed_at_end: (evidence.freed_at_end > 0).then_some(evidence.freed_at_end),
             tensors: evidence.tensors.map(TensorsObject::new),
         }
     }
 }
 
 impl AnomalyJson {
-    pub(crate) fn new(anomaly: &Anomaly, context: &ReportContext) -> Self {
+    /// Converts an anomaly; `time` is RFC 3339, or a number of seconds.
+    pub(crate) fn new(anomaly: &Anomaly, time: serde_json::Value) -> Self {
         let plain = |text: &str| sanitize(text).into_owned();
         let base = Self {
-            time: context.clock.precise(anomaly.at),
+            time,
             pid: anomaly.pid.0,
             process: plain(&anomaly.process),
             tid: anomaly.tid.map(|tid| tid.0),

@@ -1,11 +1,10 @@
 //! Verdicts and anomalies as text: the same in reports of traces and of files.
 
 pub mod json;
-pub mod text;
 
 use engine::model::cuda_object::ObjectKind;
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, Language, SiteName};
+use engine::model::stack::{CallStack, SiteName};
 use engine::model::units::Bytes;
 use engine::verdict::{
     Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict, Verdict,
@@ -13,6 +12,7 @@ use engine::verdict::{
 
 use super::analysis::frames;
 use super::live::text::{format_age, format_count, format_duration};
+use crate::sanitize::sanitize;
 
 /// Formats a quantity of a resource: bytes, or a number of objects.
 #[must_use]
@@ -83,7 +83,8 @@ pub fn summary(resource: Resource, verdict: Verdict, evidence: &Evidence) -> Str
             let full = evidence
                 .time_until_full
                 .map_or_else(String::new, |time| format!("; GPU full in {}", format_age(time)));
-            format!("{live}, growing {rate}/h{full}")
+            let freed = if evidence.freed_at_end > 0 { "; freed at exit" } else { "" };
+            format!("{live}, growing {rate}/h{full}{freed}")
         }
         Verdict::Plateau => format!("{live}: {}", level(resource, evidence)),
         Verdict::Cache => match &evidence.tensors {
@@ -99,11 +100,16 @@ pub fn summary(resource: Resource, verdict: Verdict, evidence: &Evidence) -> Str
             evidence.returns,
             quantity(resource, evidence.peak)
         ),
-        Verdict::NotEnoughData => format!(
-            "{live}: not enough data, {} in {}",
-            created(resource, evidence),
-            format_duration(evidence.observed)
-        ),
+        Verdict::NotEnoughData => {
+            let rest = evidence.time_to_verdict.map_or_else(String::new, |time| {
+                format!("; growing, too early to tell, {} to go", format_age(time))
+            });
+            format!(
+                "{live}: not enough data, {} in {}{rest}",
+                created(resource, evidence),
+                format_duration(evidence.observed)
+            )
+        }
     }
 }
 
@@ -127,10 +133,11 @@ fn growth(resource: Resource, evidence: &Evidence) -> String {
         0 => String::new(),
         rate => format!(", {}/h", quantity(resource, *rate)),
     };
-    format!(
-        "grew from {half} to {last} in the second half of the observation{rate}; too short or too \
-         irregular for a leak"
-    )
+    let end = evidence.time_to_verdict.map_or_else(
+        || "too short or too irregular for a leak".to_owned(),
+        |time| format!("too early to tell, {} to go", format_age(time)),
+    );
+    format!("grew from {half} to {last} in the second half of the observation{rate}; {end}")
 }
 
 /// Returns why memory of PyTorch's cache is not a leak.
@@ -207,34 +214,41 @@ pub fn evidence(verdict: &SiteVerdict) -> Vec<String> {
             format_duration(oldest)
         ));
     }
+    if let Some(keeper) = &evidence.kept_by {
+        lines.push(format!("kept by {}", sanitize(keeper)));
+    }
+    if evidence.freed_at_end > 0 {
+        let amount = quantity(verdict.resource, evidence.freed_at_end);
+        lines.push(format!("{amount} of it freed only at exit; the values are from before that"));
+    }
     lines
 }
 
-/// Returns the line of the program that allocated.
+/// Returns the line of the program that allocated, and what it called for that.
 #[must_use]
-pub fn location(site: SiteName, frames: &[Frame]) -> String {
+pub fn location(site: SiteName, stack: &CallStack) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
         SiteName::Pending(_) => "(resolving symbols)".to_owned(),
         SiteName::Other => "(site limit reached)".to_owned(),
-        SiteName::Resolved(_) => frames::label(&frames.iter().collect::<Vec<_>>()),
+        SiteName::Resolved(_) => frames::label(stack) + &frames::via(stack),
     }
 }
 
 /// Returns the callers of that line, innermost first.
 #[must_use]
-pub fn callers(frames: &[Frame], max: usize) -> Vec<String> {
-    frames::callers(&frames.iter().collect::<Vec<_>>(), max)
+pub fn callers(stack: &CallStack, max: usize) -> Vec<String> {
+    frames::callers(stack, max)
 }
 
 /// Returns the line for a metric label: shorter, and without directories.
 #[must_use]
-pub fn short_location(site: SiteName, frames: &[Frame]) -> String {
+pub fn short_location(site: SiteName, stack: &CallStack) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
         SiteName::Pending(_) => "(resolving symbols)".to_owned(),
         SiteName::Other => String::new(),
-        SiteName::Resolved(_) => frames::location(&frames.iter().collect::<Vec<_>>()),
+        SiteName::Resolved(_) => frames::location(stack),
     }
 }
 
@@ -249,87 +263,6 @@ pub const fn verdict_label(verdict: Verdict) -> &'static str {
         Verdict::Burst => "burst",
         Verdict::Periodic => "periodic",
         Verdict::NotEnoughData => "not enough data",
-    }
-}
-
-/// Returns advice against a leak.
-#[must_use]
-pub fn advice(resource: Resource, evidence: &Evidence, frames: &[&Frame]) -> String {
-    let through = |module: &str| {
-        frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
-    };
-    let Evidence { created, freed, tensors, .. } = *evidence;
-    match resource {
-        Resource::Tensors => {
-            "something keeps the result of this line alive (a list, dict, closure or attribute): \
-             store `.item()` or a `.detach()`ed copy instead"
-                .to_owned()
-        }
-        Resource::Memory(_) if tensors.is_some() || through("libc10_cuda") => cache_advice(tensors),
-        Resource::Memory(kind) => {
-            let by = freed_by(kind);
-            match freed {
-                0 => format!("never freed: call {by} when done"),
-                n => format!(
-                    "{n} of {created} are freed: look for an error path or early return that skips {by}"
-                ),
-            }
-        }
-        Resource::Objects(kind) => {
-            let by = destroyed_by(kind);
-            let python = frames.iter().any(|frame| frame.language == Language::Python);
-            let reuse = if python { ", or reuse one" } else { "" };
-            format!("call {by} for each one{reuse}; each uses host and often device memory")
-        }
-    }
-}
-
-/// Returns advice for leaks in PyTorch's cache.
-fn cache_advice(tensors: Option<CacheTensors>) -> String {
-    match tensors {
-        None => "this is PyTorch's cache; run with --torch to see which lines keep tensors alive"
-            .to_owned(),
-        Some(CacheTensors { bounded: true, peak, cache, .. }) => format!(
-            "this is PyTorch's cache ({}), but its tensors peaked at {}: it may be fragmented; set \
-             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            Bytes(cache),
-            Bytes(peak)
-        ),
-        Some(_) => {
-            "this is PyTorch's cache, and its tensors grow, but no single line explains it: \
-             compare the tensor sites of `trace --torch --by site` over time"
-                .to_owned()
-        }
-    }
-}
-
-const fn freed_by(kind: MemoryKind) -> &'static str {
-    match kind {
-        MemoryKind::Async | MemoryKind::HostAsync => "cudaFreeAsync",
-        MemoryKind::Pinned => "cudaFreeHost",
-        MemoryKind::Registered => "cudaHostUnregister",
-        MemoryKind::Array => "cudaFreeArray",
-        MemoryKind::Physical | MemoryKind::HostPhysical => "cuMemUnmap and cuMemRelease",
-        MemoryKind::Imported => "cudaIpcCloseMemHandle",
-        MemoryKind::Graph => "a free node, or cudaFree after the graph",
-        _ => "cudaFree",
-    }
-}
-
-const fn destroyed_by(kind: ObjectKind) -> &'static str {
-    match kind {
-        ObjectKind::Stream => "cudaStreamDestroy",
-        ObjectKind::Event => "cudaEventDestroy",
-        ObjectKind::Graph => "cudaGraphDestroy",
-        ObjectKind::GraphExec => "cudaGraphExecDestroy",
-        ObjectKind::Module => "cuModuleUnload",
-        ObjectKind::Library => "cuLibraryUnload",
-        ObjectKind::Context => "cuCtxDestroy",
-        ObjectKind::GreenContext => "cuGreenCtxDestroy",
-        ObjectKind::Texture => "cudaDestroyTextureObject",
-        ObjectKind::Surface => "cudaDestroySurfaceObject",
-        ObjectKind::Pool => "cudaMemPoolDestroy",
-        ObjectKind::Linker => "cuLinkDestroy",
     }
 }
 

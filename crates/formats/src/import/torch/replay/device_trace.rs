@@ -172,6 +172,11 @@ pub(in crate::import::torch) fn site(site: u32) -> Option<SiteId> {
 }
 
 impl DeviceTrace {
+    /// Whether it has an entry or a segment.
+    pub(in crate::import::torch) fn has_memory(&self) -> bool {
+        self.entries.count > 0 || self.segments.as_ref().is_some_and(|all| !all.is_empty())
+    }
+
     /// Returns the allocated blocks at the end.
     pub(in crate::import::torch) fn live(&self) -> impl Iterator<Item = &caching_allocator::Block> {
         let segments = self.segments.iter().flatten();

@@ -3,6 +3,7 @@
 
 pub(super) mod device_trace;
 pub(super) mod free_blocks;
+pub(super) mod live_addresses;
 pub(super) mod pairs;
 pub(super) mod range_map;
 
@@ -15,6 +16,7 @@ use hashbrown::HashMap;
 
 use super::replay::device_trace::{DeviceTrace, site};
 use super::replay::free_blocks::{FreeBlocks, SMALL_BLOCK_BYTES};
+use super::replay::live_addresses::LiveAddresses;
 use super::replay::pairs::{AllocFreePairs, PreTraceBlock};
 use super::replay::range_map::{RangeMap, cut_bytes};
 use super::snapshot::trace_entries::{
@@ -33,6 +35,26 @@ pub(super) struct ReplayContext<'a> {
     pub(super) sink: &'a mut dyn ImportSink,
     /// Whether entries have real times.
     pub(super) timed: bool,
+    /// Live addresses, if several traces have memory.
+    pub(super) live: Option<LiveAddresses>,
+}
+
+impl ReplayContext<'_> {
+    /// Passes a change of a trace to the sink.
+    #[inline]
+    fn emit(&mut self, trace: usize, change: &AllocationChange) {
+        if let Some(live) = &mut self.live {
+            if change.action == ChangeKind::Allocated {
+                if let Some(older) = live.add(trace, change) {
+                    self.warnings.replaced += 1;
+                    self.sink.change(&older);
+                }
+            } else if !live.remove(trace, change.key) {
+                return;
+            }
+        }
+        self.sink.change(change);
+    }
 }
 
 /// Data of a range that the cache reserved.
@@ -45,6 +67,7 @@ struct ReservedRange {
 
 /// Replays one trace.
 pub(super) struct TraceReplayer {
+    number: usize,
     trace: DeviceTrace,
     pairs: AllocFreePairs,
     next: u32,
@@ -62,6 +85,7 @@ pub(super) struct TraceReplayer {
 
 impl TraceReplayer {
     pub(super) fn new(
+        number: usize,
         trace: DeviceTrace,
         pairs: AllocFreePairs,
         context: &mut ReplayContext<'_>,
@@ -99,6 +123,7 @@ impl TraceReplayer {
             }
         }
         Self {
+            number,
             trace,
             pairs,
             next,
@@ -456,7 +481,7 @@ impl TraceReplayer {
     #[inline]
     fn emit(&self, context: &mut ReplayContext<'_>, action: ChangeKind, change: AllocationChange) {
         let change = AllocationChange { at: self.now, action, device: self.trace.device, ..change };
-        context.sink.change(&change);
+        context.emit(self.number, &change);
     }
 }
 

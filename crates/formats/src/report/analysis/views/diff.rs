@@ -45,8 +45,8 @@ pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Docume
         after: omitted_note(changed.len(), shown).into_iter().collect(),
         ..Section::default()
     };
-    let mut notes = comparison.before.notes();
-    notes.extend(comparison.after.notes());
+    let mut notes = comparison.before.notes(false);
+    notes.extend(comparison.after.notes(false));
     let alarm = after.bytes > before.bytes;
     Document { headline, alarm, lines, sections: vec![section], notes }
 }

@@ -3,7 +3,8 @@
 pub(super) mod diff;
 pub(super) mod fragmentation;
 pub(super) mod leaks;
+pub(super) mod libraries;
 pub(super) mod peak;
+pub(super) mod sites;
 pub(super) mod summary;
-pub(super) mod suspects;
 pub(super) mod usage;

@@ -36,7 +36,7 @@ pub(in crate::report::analysis) fn document(peaks: &[Peak], file: &AnalyzedFile<
         peaks
             .iter()
             .filter(|peak| peak.pid.is_none() && peak.bytes > 0)
-            .map(|peak| live_at(peak, file)),
+            .map(|peak| live_at(peak, file, usize::MAX)),
     );
     Document { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
@@ -65,8 +65,9 @@ fn summary(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
     }
 }
 
-fn live_at(peak: &Peak, file: &AnalyzedFile<'_>) -> Section {
-    let shown = file.shown(peak.live.len());
+/// Returns the sites that were live at a peak, at most `most`.
+pub(super) fn live_at(peak: &Peak, file: &AnalyzedFile<'_>, most: usize) -> Section {
+    let shown = file.shown(peak.live.len()).min(most);
     let row = |at: &GroupAtPeak| {
         let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
         let oldest = at.allocations.iter().map(|held| held.allocated_at).min().unwrap_or(peak.at);

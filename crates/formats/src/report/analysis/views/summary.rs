@@ -1,46 +1,95 @@
-//! Summary of a file.
+//! Summary of a file: peak and holders. The verdict is written before.
+
+use std::cmp::Reverse;
 
 use engine::analysis::groups::Group;
-use engine::analysis::is_host;
+use engine::analysis::peak::Peak;
 use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
+use engine::analysis::{Amount, is_host};
 use engine::model::units::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section, Table};
-use super::super::{AnalyzedFile, device, frames, location};
-use super::leaks::{device_number, kinds};
+use super::super::{AnalyzedFile, device, frames, location, omitted_note};
+use super::leaks::{capitalized, device_number, kinds};
 use crate::report::live::text::format_count;
 
 pub(in crate::report::analysis) fn document(
     report: &SummaryReport,
+    peaks: &[Peak],
     file: &AnalyzedFile<'_>,
 ) -> Document {
     let devices = || report.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
-    let never_freed = report.never_freed;
     let headline = if allocations == 0 {
         "Nothing was allocated".to_owned()
     } else {
-        let freed = match never_freed.allocations {
-            0 => format!("all {} freed", file.memory_phrase()),
-            _ => format!(
-                "{} {} ({})",
-                Bytes(never_freed.bytes),
-                file.never_freed_phrase(),
-                format_count(never_freed.allocations)
-            ),
-        };
-        format!("{}, peak {}, {freed}", format_count(allocations), Bytes(report.peak_bytes))
+        let held =
+            held(report, file).unwrap_or_else(|| format!("all {} freed", file.memory_phrase()));
+        format!("{}, peak {}, {held}", format_count(allocations), Bytes(report.peak_bytes))
     };
-    let mut lines = vec![Line::Dim(origin(file))];
-    if report.peak_bytes > 0 {
-        lines.push(Line::Dim(format!("the peak was at {}", file.time(report.peak_at))));
-    }
-    let mut sections = vec![processes(report, file)];
-    for process in report.processes.iter().filter(|process| !process.sites.is_empty()) {
-        sections.push(sites(process, file));
-    }
+    let lines = vec![Line::Dim(origin(file))];
+    let mut sections: Vec<_> = peaks
+        .iter()
+        .filter(|peak| peak.pid.is_none() && peak.bytes > 0)
+        .map(|peak| super::peak::live_at(peak, file, PEAK_SITES))
+        .collect();
+    sections.push(processes(report, file));
+    sections.push(holders(report, file));
     sections.retain(|section| !section.table.rows.is_empty());
     Document { headline, alarm: false, lines, sections, notes: Vec::new() }
+}
+
+/// Maximum number of sites that are listed for a peak.
+const PEAK_SITES: usize = 5;
+
+/// Returns the memory that is still held or was not freed, in words.
+fn held(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Option<String> {
+    let devices = || report.processes.iter().flat_map(|process| &process.devices);
+    let live = devices().map(|device| device.live).fold(Amount::default(), Amount::plus);
+    let at_exit = Amount {
+        bytes: report.never_freed.bytes.saturating_sub(live.bytes),
+        allocations: report.never_freed.allocations.saturating_sub(live.allocations),
+    };
+    let parts = [(live, file.held_phrase()), (at_exit, "not freed at exit")];
+    let parts = parts.into_iter().filter(|(amount, _)| amount.allocations > 0);
+    let parts: Vec<_> =
+        parts.map(|(amount, phrase)| format!("{} {phrase}", Bytes(amount.bytes))).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Returns the sites that hold most at the end of the file or of their process.
+fn holders(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
+    let groups = report.processes.iter().flat_map(|process| &process.sites);
+    let mut groups: Vec<&Group> =
+        groups.filter(|group| group.never_freed().allocations > 0).collect();
+    groups.sort_by_key(|group| (Reverse(group.never_freed().bytes), group.key));
+    let row = |group: &&Group| {
+        let pid = group.key.pid;
+        vec![
+            Cell::Bytes(group.never_freed().bytes),
+            Cell::Count(group.never_freed().allocations),
+            Cell::Text(group.key.kind.to_string()),
+            location(group.key.device, group.key.kind),
+            Cell::Text(format!("{pid} {}", file.process(pid).unwrap_or("")).trim_end().to_owned()),
+            frames::cell(&file.info.stacks, group.key.site),
+        ]
+    };
+    let shown = file.shown(groups.len());
+    let exited = groups.iter().filter(|group| group.exited.allocations > 0).count();
+    let title = match exited {
+        0 => capitalized(file.held_phrase()),
+        all if all == groups.len() => "Not freed at exit".to_owned(),
+        _ => format!("{} or not freed at exit", capitalized(file.held_phrase())),
+    };
+    Section {
+        title,
+        table: Table {
+            columns: vec!["bytes", "count", "kind", "device", "process", "site"],
+            rows: groups.iter().take(shown).map(row).collect(),
+        },
+        after: omitted_note(groups.len(), shown).into_iter().collect(),
+        ..Section::default()
+    }
 }
 
 /// Returns the path, format and producer of the file.
@@ -63,20 +112,22 @@ fn processes(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
                 Cell::Count(on.frees),
                 Cell::Count(on.released),
                 Cell::Bytes(on.peak_bytes),
-                Cell::Bytes(on.never_freed.bytes),
+                Cell::Bytes(on.live.bytes),
+                Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
                 Cell::Text(kinds(&on.kinds)),
             ]);
         }
     }
     let columns = vec![
         "pid",
-        "name",
+        "program",
         "device",
         "allocated",
         "freed",
         "released",
         "peak",
-        "never freed",
+        "held",
+        "not freed",
         "by kind",
     ];
     Section { title: "Processes".to_owned(), table: Table { columns, rows }, ..Section::default() }
@@ -88,36 +139,6 @@ fn summary_location(on: &DeviceSummary) -> Cell {
     match on.kinds.first() {
         Some((kind, _)) if only_host => location(on.device, *kind),
         _ => device(on.device),
-    }
-}
-
-fn sites(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
-    let row = |group: &Group| {
-        vec![
-            Cell::Bytes(group.never_freed().bytes),
-            Cell::Count(group.never_freed().allocations),
-            Cell::Bytes(group.peak_bytes),
-            Cell::Count(group.allocated.allocations),
-            Cell::Text(group.key.kind.to_string()),
-            device(group.key.device),
-            frames::cell(&file.info.stacks, group.key.site),
-        ]
-    };
-    let pid = process.pid;
-    let title = match file.process(pid).filter(|name| !name.is_empty()) {
-        Some(name) => format!("Sites: {name} (pid {pid})"),
-        None => format!("Sites: pid {pid}"),
-    };
-    let more =
-        (process.more_sites > 0).then(|| Line::Dim(format!("… {} more sites", process.more_sites)));
-    Section {
-        title,
-        table: Table {
-            columns: vec!["never freed", "count", "peak", "allocated", "kind", "device", "site"],
-            rows: process.sites.iter().map(row).collect(),
-        },
-        after: more.into_iter().collect(),
-        ..Section::default()
     }
 }
 
@@ -138,8 +159,8 @@ pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &Analyzed
         "released_total",
         "live_bytes",
         "live_allocations",
-        "never_freed_bytes",
-        "never_freed_allocations",
+        "not_freed_bytes",
+        "not_freed_allocations",
         "peak_bytes",
         "peak_time",
         "peak_time_ns",
@@ -157,8 +178,8 @@ fn row(process: &ProcessSummary, on: &DeviceSummary, file: &AnalyzedFile<'_>) ->
         Cell::Count(on.released),
         Cell::Bytes(on.live.bytes),
         Cell::Count(on.live.allocations),
-        Cell::Bytes(on.never_freed.bytes),
-        Cell::Count(on.never_freed.allocations),
+        Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
+        Cell::Count(on.never_freed.allocations.saturating_sub(on.live.allocations)),
         Cell::Bytes(on.peak_bytes),
         file.plain_time(on.peak_at),
         Cell::Time(String::new(), file.nanos(on.peak_at)),

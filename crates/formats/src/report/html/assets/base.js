@@ -31,6 +31,20 @@ function byId(id) {
   return found;
 }
 
+/** Returns names and values; empty values are omitted. @param {[string, Child][]} rows */
+function facts(rows) {
+  const list = el("dl");
+  for (const [name, value] of rows) {
+    if (value !== null && value !== undefined && value !== "") list.append(el("dt", {}, name), el("dd", {}, value));
+  }
+  return list;
+}
+
+/** @param {string} text */
+function heading(text) {
+  return el("h2", {}, text);
+}
+
 /** State that the parts of the report share. @type {State} */
 const state = {
   from: 0, // the visible time range, in nanoseconds since the start of the file

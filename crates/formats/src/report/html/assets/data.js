@@ -116,6 +116,9 @@ function seriesOf(by) {
   return series;
 }
 
+/** Returns the size of a band in the legend: its peak. @param {Bands} series @param {number} index */
+const legendSize = (series, index) => series.peaks[index];
+
 /** Returns the largest allocations, decoded on first use. */
 function livesOf() {
   if (data.lives) return data.lives;

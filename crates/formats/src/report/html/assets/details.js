@@ -1,14 +1,5 @@
 // The details panel: the selected item with its complete call stack.
 
-/** @param {[string, Child][]} rows */
-function facts(rows) {
-  const list = el("dl");
-  for (const [name, value] of rows) {
-    if (value !== null && value !== undefined && value !== "") list.append(el("dt", {}, name), el("dd", {}, value));
-  }
-  return list;
-}
-
 /** Returns a call stack, innermost frame first; library frames are dim. @param {number} site */
 function stackList(site) {
   const stack = data.stack_list[site];
@@ -22,11 +13,6 @@ function stackList(site) {
   const more = stack.deep - stack.frames.length;
   if (more > 0) list.append(el("li", { class: "foreign" }, `… ${some(more, "more frame")}`));
   return list;
-}
-
-/** @param {string} text */
-function heading(text) {
-  return el("h2", {}, text);
 }
 
 function clearButton() {
@@ -76,7 +62,7 @@ function siteDetails(site) {
     content.push(facts([
       ["Peak", `${sizeText(peak)} at ${timeText(peakAt)}`],
       [`At the file's peak`, `${sizeText(then)} in ${some(thenCount, "allocation")}`],
-      ["Never freed", `${sizeText(left)} in ${some(leftCount, "allocation")}`],
+      ["Held", `${sizeText(left)} in ${some(leftCount, "allocation")}`],
       ["Allocated", `${sizeText(began)} in ${some(beganCount, "allocation")}`],
       ["Freed", some(freed, "allocation")],
     ]));

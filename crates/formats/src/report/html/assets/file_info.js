@@ -5,19 +5,39 @@ function card(label, value, note, status = "") {
   return el("div", { class: `card ${status}` }, el("div", { class: "what" }, label), el("div", { class: "figure" }, value), el("div", { class: "more" }, note));
 }
 
+/** @param {string} text */
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** Shows the verdict on the file: the same leaks, order and words as in text reports. */
+function startVerdict() {
+  const { ooms, headline, leaks, leaks_total: total } = data.growing;
+  const holder = byId("verdict");
+  holder.classList.toggle("alarm", total + ooms.length > 0);
+  /** Links a text to its call stack. @param {{ site: number, text: string }} row */
+  const link = ({ site, text }) => (site ? el("button", { type: "button", class: "link", onclick: () => pickSite(site) }, text) : text);
+  if (ooms.length > 0) holder.append(el("ul", { id: "verdict-ooms" }, ...ooms.map((oom) => el("li", {}, link(oom)))));
+  holder.append(el("h2", {}, headline));
+  /** @param {LeakText} leak */
+  const item = (leak) => el("li", {}, link(leak), el("div", { class: "more" }, leak.advice));
+  if (total > 0) holder.append(el("ol", { id: "verdict-leaks" }, ...leaks.slice(0, 10).map(item)));
+  if (total > 10) holder.append(el("p", { class: "more" }, `${countText(total - 10)} more under Growing.`));
+}
+
 function startCards() {
   const [bytes, count] = data.never_freed;
   /** @param {"allocations" | "frees" | "released"} field */
   const sum = (field) => data.processes.reduce((all, process) => all + process[field], 0);
   const live = data.processes.reduce((all, process) => all + process.live[0], 0);
-  const torch = data.source === "torch";
   byId("cards").append(
     card("Peak", sizeText(data.peak.bytes), `of ${data.memory}, at ${timeText(data.peak.ns)}`),
-    card(torch ? "Live in the snapshot" : "Never freed", sizeText(bytes), `${some(count, "allocation")}${live !== bytes ? `; ${sizeText(live)} live at the end` : ""}`, bytes > data.statics[0] && !torch ? "alarm" : bytes === 0 ? "good" : ""),
+    card(sentence(data.held_phrase), sizeText(live), `${some(count, "allocation")}${live !== bytes ? `; ${sizeText(bytes - live)} not freed at exit` : ""}`),
     card("Allocations", countText(sum("allocations")), `${countText(sum("frees"))} freed${sum("released") ? `, ${countText(sum("released"))} released` : ""}`),
     card("Time", spanText(data.span[1] - data.span[0]), `${countText(data.events)} events`),
-    card("Accuracy", data.exact ? "exact" : "not exact", data.warnings.length ? some(data.warnings.length, "note") : "nothing was lost", data.exact ? "good" : "alarm"),
+    card("Accuracy", data.exact ? "exact" : "not exact", data.warnings.length ? some(data.warnings.length, "note") : "nothing was lost", data.exact ? "good" : ""),
   );
+  startVerdict();
   byId("title").textContent = data.file.slice(data.file.lastIndexOf("/") + 1) || data.file;
   byId("title").title = data.file;
   byId("subtitle").textContent = [SOURCES[data.source], data.producer].filter(Boolean).join(", ");
@@ -37,7 +57,7 @@ function startFacts() {
   const holder = byId("view-facts");
   holder.append(el("p", { class: "note" }, `${data.file}: ${[SOURCES[data.source], data.producer].filter(Boolean).join(", ")}; ${some(data.events, "event")}.`));
   holder.append(el("h2", {}, "Processes"));
-  holder.append(simpleTable("processes", [["process"], ["device"], ["peak", 1], ["at", 1], ["never freed", 1], ["allocations", 1], ["freed", 1], ["released", 1], ["never freed by kind"]],
+  holder.append(simpleTable("processes", [["process"], ["device"], ["peak", 1], ["at", 1], ["held", 1], ["allocations", 1], ["freed", 1], ["released", 1], ["held by kind"]],
     data.processes.map((process) => [processText(process.pid), deviceText(process.device), sizeText(process.peak_bytes), process.peak_bytes ? timeText(process.peak_ns) : "", sizeText(process.never_freed[0]),
       countText(process.allocations), countText(process.frees), countText(process.released), process.kinds.map(([kind, bytes]) => `${kind} ${sizeText(bytes)}`).join(", ")])));
   holder.append(el("h2", {}, "Devices"));

@@ -2,7 +2,7 @@
 
 const LEVEL = 19;
 /** @type {[string, number, number][]} */
-const MEASURES = [["at the peak", 4, 5], ["never freed", 0, 1], ["allocated", 2, 3]];
+const MEASURES = [["at the peak", 4, 5], ["held at the end", 0, 1], ["allocated", 2, 3]];
 
 const flame = {
   measure: 0,

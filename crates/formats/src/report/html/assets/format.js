@@ -97,7 +97,7 @@ const isFound = (site) => state.search === "" || searchText(site).includes(state
 /** @type {Record<string, string>} */
 const SOURCES = { recording: "recording of vramscope", nsys: "export of Nsight Systems", torch: "memory snapshot of PyTorch", sanitizer: "leak report of compute-sanitizer" };
 
-const ENDS = ["", "freed", "freed: its address was allocated again", "released with its context or module", "never freed: its process ended"];
+const ENDS = ["", "freed", "freed: its address was allocated again", "released with its context or module", "not freed: its process ended"];
 
 /** Returns the ticks of a size axis: round in binary units. @param {number} maxSize @param {number} wanted */
 function sizeSteps(maxSize, wanted) {

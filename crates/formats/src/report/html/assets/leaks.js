@@ -1,4 +1,4 @@
-// Memory that was never freed, and sites that grow.
+// Memory that is held at the end, and sites that grow.
 
 /** @type {[keyof ReportData["leaks"], string | null][]} */
 const LEAKS = [["counted", null], ["managed", "Managed memory"], ["host", "Pinned and registered host memory"]];
@@ -22,7 +22,7 @@ function startLeaks() {
   const holder = byId("view-leaks");
   const [bytes, count] = data.never_freed;
   const [fixed] = data.statics;
-  const summary = count === 0 ? `All ${data.memory} was freed.` : `${sizeText(bytes)} of ${data.memory} ${data.never_freed_phrase} (${some(count, "allocation")}).`;
+  const summary = count === 0 ? `All ${data.memory} was freed.` : `${sizeText(bytes)} of ${data.memory} ${data.held_phrase} or when its process exited (${some(count, "allocation")}).`;
   const statics = fixed > 0 ? ` ${sizeText(fixed)} of it is static variables (freed with their module).` : "";
   holder.append(el("p", {}, summary + statics));
   /** @type {[Table<Leak>, Leak[]][]} */
@@ -31,7 +31,7 @@ function startLeaks() {
     const { rows, total, sum } = data.leaks[name];
     if (rows.length === 0) continue;
     if (title) holder.append(el("h2", {}, `${title}: ${sizeText(sum[0])} in ${some(sum[1], "allocation")}`));
-    const table = new Table(holder, leakColumns(sum[0], name === "host"), { id: `leaks-${name}`, caption: title || "Never freed", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site, empty: "No leak matches the search." });
+    const table = new Table(holder, leakColumns(sum[0], name === "host"), { id: `leaks-${name}`, caption: title || "Held", pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site, empty: "No site matches the search." });
     tables.push([table, rows]);
     if (total > rows.length) holder.append(el("p", { class: "note" }, `The ${countText(rows.length)} biggest of ${countText(total)} rows.`));
   }
@@ -46,10 +46,12 @@ const VERDICTS = { leak: "leak", plateau: "plateau", cache: "cache", ramp_up: "r
 
 function startGrowing() {
   const holder = byId("view-growing");
-  const { enough, suspects, others, anomalies } = data.growing;
+  const { headline, suspects, others, anomalies } = data.growing;
+  /** @param {Verdict} row @param {number} number */
+  const amount = (row, number) => (row.is_bytes ? sizeText(number) : countText(number));
   /** @type {Column<Verdict>[]} */
   const siteColumns = [
-    { name: "live", numeric: true, value: (row) => row.live[0], show: (row) => sizeText(row.live[0]) },
+    { name: "live", numeric: true, value: (row) => row.live[0], show: (row) => amount(row, row.live[0]) },
     { name: "count", numeric: true, value: (row) => row.live[1], show: (row) => countText(row.live[1]) },
     { name: "grew in", numeric: true, value: (row) => row.steps[0], show: (row) => `${row.steps[0]} of ${row.steps[1]} windows` },
     { name: "freed", numeric: true, value: (row) => row.freed / Math.max(row.began, 1), show: (row) => shareText(row.freed, row.began) },
@@ -66,12 +68,12 @@ function startGrowing() {
     tables.push([table, rows]);
   };
   if (suspects.length === 0) {
-    holder.append(el("p", { class: "empty" }, enough ? "No leak suspects." : "Not enough data: too short, or too few allocations."));
+    holder.append(el("p", { class: "empty" }, headline));
   } else {
     holder.append(el("p", { class: "note" }, "Sites that keep growing and whose old allocations are still live. Not proof: a cache that is still filling looks the same."));
   }
   list(suspects, "growing", "Sites that leak", [
-    { name: "grows by", numeric: true, first: true, value: (row) => row.per_hour, show: (row) => `${sizeText(row.per_hour)}/h` },
+    { name: "grows by", numeric: true, first: true, value: (row) => row.per_hour, show: (row) => `${amount(row, row.per_hour)}/h` },
     { name: "confidence", value: (row) => row.confidence, show: (row) => row.confidence },
     ...siteColumns,
   ]);

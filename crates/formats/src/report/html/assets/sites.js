@@ -11,8 +11,8 @@ function startSites() {
     { name: "site", value: (row) => siteText(row[0]), show: (row) => siteCell(row[0]) },
     { name: "peak", title: "Peak of this site", numeric: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },
     size("at the peak", 4, "Live at the overall peak"),
-    size("never freed", 0, "Live at the end of the file, or of its process"),
-    count("count", 1, "Allocations that were never freed"),
+    size("held", 0, "Live at the end of the file, or of its process"),
+    count("count", 1, "Allocations held at the end"),
     size("allocated", 2, "Total allocated at this site"),
     count("allocations", 3, "Total allocations at this site"),
   ];
@@ -27,6 +27,6 @@ function startSites() {
   const more = data.sites.total - data.sites.rows.length;
   if (more > 0) {
     const [left, , began] = data.sites.rest;
-    holder.append(el("p", { class: "note" }, `The ${countText(data.sites.rows.length)} sites with the highest peaks. The other ${countText(more)} together: ${sizeText(began)} allocated, ${sizeText(left)} never freed.`));
+    holder.append(el("p", { class: "note" }, `The ${countText(data.sites.rows.length)} sites with the highest peaks. The other ${countText(more)} together: ${sizeText(began)} allocated, ${sizeText(left)} held.`));
   }
 }

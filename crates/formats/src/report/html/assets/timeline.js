@@ -5,7 +5,7 @@ const shownLines = new Set();
 
 /** Returns the lines in addition to the bands: series of other tools, and memory that is not in the sum. */
 function allLines() {
-  const others = data.overlays.map(({ name, points }) => ({ name, points, color: themed("text"), note: "reported by another tool" }));
+  const others = data.overlays.map(({ name, points, note }) => ({ name, points, color: themed("text"), note: note ?? "reported by another tool" }));
   const first = seriesOf(state.by).bands.length;
   const separate = data.lines.map(({ kind, pid, points }, index) => {
     const isOne = data.lines.filter((other) => other.kind === kind).length === 1;
@@ -241,7 +241,7 @@ function drawLegend() {
   const chosen = chosenBand(series);
   const items = series.bands.map((band, index) => el("button", {
     type: "button", "aria-pressed": chosen === index, onclick: () => (chosen === index ? change({ site: 0, band: null }) : pickBand(series, index, data.peak.ns)),
-  }, swatch(bandColor(index, !!band.rest)), el("span", { class: "name", title: bandName(series, index) }, bandName(series, index)), el("span", { class: "size" }, sizeText(series.peaks[index]))));
+  }, swatch(bandColor(index, !!band.rest)), el("span", { class: "name", title: bandName(series, index) }, bandName(series, index)), el("span", { class: "size" }, sizeText(legendSize(series, index)))));
   for (const { name, color, note } of allLines()) {
     const flip = () => {
       if (!shownLines.delete(name)) shownLines.add(name);
@@ -275,10 +275,14 @@ function timelineTable() {
 /** @type {TimeCanvas} */
 let timelineCanvas;
 
+/** Describes the chart to screen readers. */
+function timelineLabel() {
+  return `Memory over time. The peak is ${sizeText(data.peak.bytes)} at ${timeText(data.peak.ns)}. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.`;
+}
+
 function startTimeline() {
   for (const overlay of data.overlays) shownLines.add(overlay.name);
-  const label = `Memory over time. The peak is ${sizeText(data.peak.bytes)} at ${timeText(data.peak.ns)}. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.`;
-  timelineCanvas = new TimeCanvas(byId("timeline-stage"), label, timeline);
+  timelineCanvas = new TimeCanvas(byId("timeline-stage"), timelineLabel(), timeline);
   const group = byId("by-group");
   const buttons = data.series.map(({ by }) => el("button", { type: "button", role: "radio", "data-by": by, onclick: () => change({ by, band: null, site: by === "site" ? state.site : 0 }) }, by));
   group.append("bands by ", ...buttons);

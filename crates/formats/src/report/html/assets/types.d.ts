@@ -23,6 +23,8 @@ interface Band {
   pid?: number;
   device?: number;
   rest?: number;
+  /** On the live page: what it opens. */
+  target?: string;
 }
 
 interface Series {
@@ -41,7 +43,7 @@ interface Bands extends Series {
   peaks: Float64Array;
 }
 
-/** Never freed, allocated and at the peak: bytes and count of each. */
+/** Held at the end, allocated and at the peak: bytes and count of each. */
 type SiteSums = [number, number, number, number, number, number];
 /** The site, its sums, freed allocations, its peak, and when that was. */
 type SiteRow = [number, SiteSums, number, number, number];
@@ -82,11 +84,20 @@ interface Verdict {
   confidence: string;
   per_hour: number;
   live: Amount;
+  is_bytes: boolean;
+  summary: string;
   steps: [number, number];
   began: number;
   freed: number;
   kind: string;
   pid: number;
+}
+
+/** A leak as text reports have it. */
+interface LeakText {
+  site: number;
+  text: string;
+  advice: string;
 }
 
 interface Anomaly {
@@ -165,7 +176,7 @@ interface ReportData {
   exact: boolean;
   warnings: { text: string; count: number; inexact: boolean }[];
   memory: string;
-  never_freed_phrase: string;
+  held_phrase: string;
   opens: string;
   utc_ms: number | null;
   span: [number, number];
@@ -180,9 +191,9 @@ interface ReportData {
   sites: { rows: SiteRow[]; total: number; rest: SiteSums };
   series: Series[];
   lines: { kind: string; pid: number | null; line: Line; points: Points }[];
-  overlays: { name: string; line: Line; points: Points }[];
+  overlays: { name: string; note?: string; line: Line; points: Points }[];
   leaks: { counted: LeakList; managed: LeakList; host: LeakList };
-  growing: { enough: boolean; suspects: Verdict[]; others: Verdict[]; anomalies: Anomaly[] };
+  growing: { ooms: { site: number; text: string }[]; headline: string; leaks: LeakText[]; leaks_total: number; suspects: Verdict[]; others: Verdict[]; anomalies: Anomaly[] };
   allocations: { count: number; total: number; first: number; part: Part };
   segments: {
     rows: Segment[];

@@ -3,6 +3,7 @@
 
 mod container;
 mod objects;
+mod out_of_memory;
 mod sites;
 mod torch;
 
@@ -12,21 +13,28 @@ use engine::model::cuda_error::result_name;
 use engine::model::ids::{AddressType, DeviceId, GpuId};
 use engine::model::units::Bytes;
 use engine::snapshot::{
-    AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, OutOfMemory, PoolView,
-    ProcessEnd, ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
+    AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, PoolView, ProcessEnd,
+    ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
 };
+use engine::view::{Explanation, ProcessRow, View};
 use serde::Serialize;
 
-use super::super::analysis::json::{FrameJson, frame};
+use super::super::explain::PartJson;
 use super::super::kernels::json::ActivityJson;
 use super::super::verdict::json::{AnomalyJson, SiteVerdictJson};
+use super::super::view::gpu_facts;
+use super::super::view::json::{LibraryJson, ProcessRowJson, ViewJson};
 use crate::export::{CaptureSource, ReportContext};
 use crate::sanitize::sanitize;
 use container::ContainerJson;
 use objects::ObjectCountsJson;
+use out_of_memory::OutOfMemoryJson;
 use sites::ProcessSiteJson;
 pub use sites::SiteJson;
 use torch::TorchJson;
+
+/// Maximum number of leaks and of suspects.
+const MAX_LEAKS: usize = 1000;
 
 /// Returns the object for a snapshot, without a line break.
 pub fn line(snapshot: &Snapshot, context: &ReportContext) -> serde_json::Result<String> {
@@ -47,6 +55,8 @@ pub struct ReportJson {
     not_freed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<UncertaintyJson>,
+    #[serde(flatten)]
+    view: ViewJson,
     processes: Vec<ProcessJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     out_of_memory: Vec<OutOfMemoryJson>,
@@ -104,6 +114,8 @@ pub struct ProcessJson {
     pid: u32,
     uid: Option<u32>,
     name: String,
+    #[serde(flatten)]
+    row: ProcessRowJson,
     /// Only for processes in a container.
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<ContainerJson>,
@@ -129,6 +141,9 @@ pub struct ProcessJson {
     /// Driver-reported usage that was not traced, over all GPUs; absent if the driver reports none.
     #[serde(skip_serializing_if = "Option::is_none")]
     untracked_bytes: Option<u64>,
+    /// What that memory is for, as far as it is known; absent if the driver reports none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    untracked_parts: Vec<PartJson>,
     before_trace: bool,
     /// Only for processes from before the trace: the time since when their calls are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,6 +167,8 @@ pub struct ProcessJson {
     torch: Option<TorchJson>,
     sites: Vec<ProcessSiteJson>,
     sites_total: u64,
+    /// Memory by library, largest first.
+    libraries: Vec<LibraryJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     uncertainty: Option<UncertaintyJson>,
 }
@@ -241,29 +258,6 @@ struct AllocationJson {
     baseline_bytes: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct OutOfMemoryJson {
-    time: String,
-    pid: u32,
-    tid: u32,
-    process: String,
-    device: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gpu: Option<GpuJson>,
-    requested_bytes: Option<u64>,
-    kind: Option<&'static str>,
-    site: String,
-    frames: Vec<FrameJson>,
-    holders: Vec<HolderJson>,
-}
-
-#[derive(Serialize)]
-struct HolderJson {
-    pid: u32,
-    process: String,
-    live_bytes: u64,
-}
-
 const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
     match device {
         Some(device) => Some(device.0),
@@ -275,7 +269,7 @@ impl ReportJson {
     /// Returns the object of a snapshot.
     #[must_use]
     pub fn new(snapshot: &Snapshot, context: &ReportContext) -> Self {
-        let listed = crate::export::listed(snapshot);
+        let listed = snapshot.listed_uncertainty();
         // `live_bytes` counts running processes, so its bounds do the same.
         let bounded = Uncertainty {
             live_min: snapshot.uncertainty.live_min,
@@ -286,6 +280,12 @@ impl ReportJson {
             snapshot.processes.iter().partition(|process| process.ended.is_some());
         let tensor_sites_total = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
         let activity = snapshot.processes.iter().any(|process| process.activity.is_some());
+        let facts = gpu_facts(&context.gpus);
+        let view = View::of(snapshot, &facts);
+        let processes = snapshot.processes.iter().filter_map(|process| {
+            let row = view.processes.iter().find(|row| std::ptr::eq(row.process, process))?;
+            Some(ProcessJson::new(row, context))
+        });
         Self {
             time: context.clock.precise(snapshot.at),
             source: context.source.map(CaptureSource::name),
@@ -297,7 +297,8 @@ impl ReportJson {
             uncertainty: UncertaintyJson::new(&bounded, context).map(|uncertainty| {
                 UncertaintyJson { lost_processes: Some(listed.lost.processes), ..uncertainty }
             }),
-            processes: snapshot.processes.iter().map(|p| ProcessJson::new(p, context)).collect(),
+            processes: processes.collect(),
+            view: ViewJson::new(&view, Some(&context.clock), MAX_LEAKS),
             out_of_memory: snapshot
                 .out_of_memory
                 .iter()
@@ -310,14 +311,23 @@ impl ReportJson {
             lost_objects: snapshot.uncertainty.lost.objects,
             lost_launches: activity.then_some(snapshot.uncertainty.lost.launches),
             lost_copies: activity.then_some(snapshot.uncertainty.lost.copies),
-            suspects: snapshot.suspects.iter().map(|j| SiteVerdictJson::new(j, true)).collect(),
+            suspects: snapshot
+                .suspects
+                .iter()
+                .take(MAX_LEAKS)
+                .map(|j| SiteVerdictJson::new(j, true))
+                .collect(),
             suspects_total: snapshot.suspects_total,
             other_verdicts: snapshot
                 .other_verdicts
                 .iter()
                 .map(|j| SiteVerdictJson::new(j, false))
                 .collect(),
-            anomalies: snapshot.anomalies.iter().map(|a| AnomalyJson::new(a, context)).collect(),
+            anomalies: snapshot
+                .anomalies
+                .iter()
+                .map(|a| AnomalyJson::new(a, context.clock.precise(a.at).into()))
+                .collect(),
             tensor_sites: tensor_sites_total.map(|_| {
                 snapshot.tensor_sites.iter().map(|site| SiteJson::new(site, context)).collect()
             }),
@@ -365,10 +375,17 @@ impl Received {
 }
 
 impl ProcessJson {
+    /// Drops all sites but the first ones.
+    pub fn truncate_sites(&mut self, count: usize) {
+        self.sites.truncate(count);
+    }
+
     /// Returns the object of a process.
     #[must_use]
-    pub fn new(process: &ProcessView, context: &ReportContext) -> Self {
+    pub fn new(row: &ProcessRow<'_>, context: &ReportContext) -> Self {
+        let process = row.process;
         Self {
+            row: ProcessRowJson::new(row),
             pid: process.key.pid.0,
             uid: process.uid,
             name: sanitize(&process.name).into_owned(),
@@ -392,6 +409,7 @@ impl ProcessJson {
             received_calls: (!process.uncertainty.exact())
                 .then(|| Received::new(process.received_calls)),
             untracked_bytes: process.untracked().map(|bytes| bytes.0),
+            untracked_parts: untracked_parts(process),
             before_trace: process.before_trace,
             traced_since: process
                 .before_trace
@@ -418,9 +436,17 @@ impl ProcessJson {
                 .map(|site| ProcessSiteJson::new(site, process.ended.is_some()))
                 .collect(),
             sites_total: process.sites_total,
+            libraries: process.libraries.iter().map(LibraryJson::new).collect(),
             uncertainty: UncertaintyJson::new(&process.uncertainty, context),
         }
     }
+}
+
+/// Returns the parts of driver-reported memory that were not traced.
+fn untracked_parts(process: &ProcessView) -> Vec<PartJson> {
+    let explanation = Explanation::of(process).filter(|_| process.ended.is_none());
+    let parts = explanation.into_iter().flat_map(|explanation| explanation.parts);
+    parts.filter(|part| !part.cause.is_traced()).map(|part| PartJson::new(&part)).collect()
 }
 
 fn device_bytes(processes: &[&ProcessView]) -> u64 {
@@ -540,32 +566,6 @@ impl AllocationJson {
             },
             site: allocation.site.to_string(),
             baseline_bytes: allocation.baseline.map(|baseline| baseline.0),
-        }
-    }
-}
-
-impl OutOfMemoryJson {
-    fn new(oom: &OutOfMemory, context: &ReportContext) -> Self {
-        Self {
-            time: context.clock.precise(oom.at),
-            pid: oom.pid.0,
-            tid: oom.tid.0,
-            process: sanitize(&oom.name).into_owned(),
-            device: ordinal(oom.device),
-            gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, context)),
-            requested_bytes: oom.requested.map(|(_, bytes)| bytes.0),
-            kind: oom.requested.map(|(kind, _)| kind.name()),
-            site: oom.site_name.to_string(),
-            frames: oom.frames.iter().map(frame).collect(),
-            holders: oom
-                .holders
-                .iter()
-                .map(|(pid, name, bytes)| HolderJson {
-                    pid: pid.0,
-                    process: sanitize(name).into_owned(),
-                    live_bytes: bytes.0,
-                })
-                .collect(),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Live report as text.
 
 mod container;
+pub mod groups;
 mod objects;
+pub mod overview;
 pub mod sites;
 mod torch;
 mod usage;
@@ -13,10 +15,11 @@ use engine::model::ids::DeviceId;
 use engine::model::memory_kind::{MemoryKind, MemoryLayer};
 use engine::model::units::{Bytes, Nanos};
 use engine::snapshot::{
-    AllocationView, ApiMisuse, DeviceView, OutOfMemory, PoolView, ProcessView, Snapshot,
-    ThreadView, Uncertainty,
+    AllocationView, ApiMisuse, DeviceView, PoolView, ProcessView, Snapshot, ThreadView, Uncertainty,
 };
+use engine::view::View;
 
+use super::super::view::{gpu_facts, leak_sentence, notes, write_last, write_out_of_memory};
 use crate::export::{CaptureSource, ReportContext};
 use crate::sanitize::sanitize;
 
@@ -29,11 +32,18 @@ pub struct TextStyle {
     pub stack_depth: usize,
     /// Whether this is the last report, which ends with all verdicts.
     pub last: bool,
+    /// Width that lines should fit in, in characters.
+    pub width: usize,
+    /// Maximum number of processes in an interim report; all that matter if none.
+    pub rows: Option<usize>,
 }
+
+/// Width of text that is not written to a terminal.
+const DEFAULT_WIDTH: usize = 120;
 
 impl Default for TextStyle {
     fn default() -> Self {
-        Self { color: false, stack_depth: 6, last: false }
+        Self { color: false, stack_depth: 6, last: false, width: DEFAULT_WIDTH, rows: None }
     }
 }
 
@@ -55,7 +65,7 @@ impl TextStyle {
     }
 }
 
-/// Writes one report.
+/// Writes one report that lists allocations by process and thread.
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -72,29 +82,41 @@ pub fn report(
         }
         process(out, view, context, style)?;
     }
-    if snapshot.without_stack < snapshot.allocations_total || snapshot.uncertainty.lost.stacks > 0 {
-        sites::stack_coverage(out, snapshot, style)?;
-    }
     footer(out, snapshot, context, style)
 }
 
-/// Writes the end of every report: uncertainty and verdicts.
+/// Maximum number of rows per list at the end of a report.
+const MAX_LAST_ROWS: usize = 10;
+
+/// Writes the end of every report: verdicts, and what makes values inexact.
 fn footer(
     out: &mut dyn Write,
     snapshot: &Snapshot,
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    uncertainty(out, &crate::export::listed(snapshot), context, style)?;
     super::super::kernels::text::uncounted(out, snapshot, style)?;
+    let facts = gpu_facts(&context.gpus);
+    let view = View::of(snapshot, &facts);
     if style.last {
-        super::super::verdict::text::write_full(out, snapshot, context, style)
+        writeln!(out)?;
+        write_last(out, &view, Some(&context.clock), style, MAX_LAST_ROWS, "")?;
     } else {
-        super::super::verdict::text::write_brief(out, snapshot, context, style)
+        let leaks = view.leaks.iter().take(MAX_INTERIM_LEAKS);
+        for leak in leaks {
+            writeln!(out, "{}", style.alarm(&sanitize(&leak_sentence(leak))))?;
+        }
+        for note in view.notes.iter().filter(|note| note.is_inexact()) {
+            writeln!(out, "{}", style.alarm(&notes::text(note, Some(&context.clock))))?;
+        }
     }
+    overview::anomalies(out, &snapshot.anomalies, context, style)
 }
 
-/// Writes the start of every report: the time, the source and out-of-memory errors.
+/// Maximum number of leaks in an interim report.
+const MAX_INTERIM_LEAKS: usize = 3;
+
+/// Writes the start of a report: the time, the source and out-of-memory errors.
 fn header(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -111,7 +133,7 @@ fn header(
         writeln!(out, "{}", style.dim("Source: in-process library"))?;
     }
     for oom in &snapshot.out_of_memory {
-        out_of_memory(out, oom, context, style)?;
+        write_out_of_memory(out, oom, &context.clock, style)?;
     }
     Ok(())
 }
@@ -350,7 +372,7 @@ fn allocation_line(allocation: &AllocationView, style: TextStyle) -> String {
     format!("{:#x}:{location}: {bytes}{kind}{age}{mark}", allocation.key.value)
 }
 
-fn device_name(device: Option<DeviceId>) -> String {
+pub(crate) fn device_name(device: Option<DeviceId>) -> String {
     device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string())
 }
 
@@ -377,85 +399,6 @@ pub fn format_duration(time: Nanos) -> String {
         nanos @ 1_000_000..1_000_000_000 => format!("{:.1}ms", nanos as f64 / 1e6),
         _ => format_age(time),
     }
-}
-
-fn out_of_memory(
-    out: &mut dyn Write,
-    oom: &OutOfMemory,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
-    let requested = oom.requested.map_or_else(
-        || "memory".to_owned(),
-        |(kind, bytes)| {
-            if kind == MemoryKind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
-        },
-    );
-    let text = format!(
-        "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {requested} on {}",
-        context.clock.short(oom.at),
-        sanitize(&oom.name),
-        oom.pid,
-        oom.tid,
-        device_name(oom.device),
-    );
-    writeln!(out, "{}", style.alarm(&text))?;
-    sites::frames(out, &oom.frames, "    ", style)?;
-    for (pid, name, bytes) in oom.holders.iter().take(10) {
-        writeln!(out, "  {bytes}  {} (pid {pid})", sanitize(name))?;
-    }
-    Ok(())
-}
-
-fn uncertainty(
-    out: &mut dyn Write,
-    uncertainty: &Uncertainty,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
-    capture_ended(out, uncertainty, context, style)?;
-    let lost = &uncertainty.lost;
-    let mut reasons = Vec::new();
-    if lost.events() > 0 {
-        let since =
-            lost.since.map_or_else(String::new, |m| format!(" since {}", context.clock.short(m)));
-        reasons.push(format!(
-            "{} events lost{since} ({} allocations of {}, {} frees, {} failures, {} others)",
-            lost.events(),
-            lost.allocations,
-            Bytes(lost.allocated_bytes),
-            lost.frees,
-            lost.failures,
-            lost.other,
-        ));
-    }
-    if uncertainty.unknown_context > 0 {
-        reasons.push(format!(
-            "{} allocations are in unknown contexts and may have been released",
-            uncertainty.unknown_context
-        ));
-    }
-    if uncertainty.ambiguous_calls > 0 {
-        reasons.push(format!(
-            "{} calls may have been recorded by a stream capture or executed",
-            uncertainty.ambiguous_calls
-        ));
-    }
-    if !reasons.is_empty() {
-        let (min, max) = (uncertainty.live_min, uncertainty.live_max);
-        reasons.push(format!("true device memory of the listed processes is {min} to {max}"));
-    }
-    match lost.processes {
-        0 => {}
-        1 => reasons.push("1 process is not listed: all its events were lost".to_owned()),
-        many => {
-            reasons.push(format!("{many} processes are not listed: all their events were lost"));
-        }
-    }
-    if reasons.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "{}", style.alarm(&format!("NOT EXACT: {}", reasons.join("; "))))
 }
 
 /// Writes a line if capture ended early.

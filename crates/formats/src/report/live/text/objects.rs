@@ -2,38 +2,10 @@
 
 use std::io::{self, Write};
 
-use engine::model::cuda_object::ObjectKind;
 use engine::snapshot::{ObjectView, ProcessView, SiteObjectView, SiteView};
 
 use super::{TextStyle, sites};
-
-/// Returns `1 stream` or `2 streams`.
-fn count(number: u64, kind: ObjectKind) -> String {
-    let (one, many) = match kind {
-        ObjectKind::Stream => ("stream", "streams"),
-        ObjectKind::Event => ("event", "events"),
-        ObjectKind::Graph => ("graph", "graphs"),
-        ObjectKind::GraphExec => ("executable graph", "executable graphs"),
-        ObjectKind::Module => ("module", "modules"),
-        ObjectKind::Library => ("library", "libraries"),
-        ObjectKind::Context => ("context", "contexts"),
-        ObjectKind::GreenContext => ("green context", "green contexts"),
-        ObjectKind::Texture => ("texture", "textures"),
-        ObjectKind::Surface => ("surface", "surfaces"),
-        ObjectKind::Pool => ("pool", "pools"),
-        ObjectKind::Linker => ("linker", "linkers"),
-    };
-    format!("{number} {}", if number == 1 { one } else { many })
-}
-
-/// Returns whether live objects of a kind are listed with their stack. Programs keep modules,
-/// libraries and contexts until exit.
-const fn has_listed_stack(kind: ObjectKind) -> bool {
-    !matches!(
-        kind,
-        ObjectKind::Module | ObjectKind::Library | ObjectKind::Context | ObjectKind::GreenContext
-    )
-}
+use crate::report::verdict::objects;
 
 /// Writes the objects of a process: live ones, or those never destroyed.
 pub(super) fn of_process(
@@ -47,7 +19,7 @@ pub(super) fn of_process(
         } else {
             String::new()
         };
-        format!("{}{created}", count(view.live, view.kind))
+        format!("{}{created}", objects(view.kind, view.live))
     };
     let live = view.objects.iter().filter(|view| view.live > 0);
     let parts: Vec<_> = live.map(part).collect();
@@ -72,12 +44,12 @@ fn live(site: &SiteView) -> impl Iterator<Item = &SiteObjectView> {
 }
 
 fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: TextStyle) -> io::Result<()> {
-    let is_listed = |site: &&SiteView| live(site).any(|view| has_listed_stack(view.kind));
-    let mut holders: Vec<_> = view.sites.iter().filter(is_listed).collect();
+    let mut holders: Vec<_> =
+        view.sites.iter().filter(|site| live(site).next().is_some()).collect();
     let number = |site: &SiteView| live(site).map(|view| view.live).fold(0, u64::saturating_add);
     holders.sort_by_key(|site| std::cmp::Reverse(number(site)));
     for site in holders {
-        let parts: Vec<_> = live(site).map(|view| count(view.live, view.kind)).collect();
+        let parts: Vec<_> = live(site).map(|view| objects(view.kind, view.live)).collect();
         writeln!(out, "    {}, created at", parts.join(", "))?;
         sites::stack(out, site, "      ", style)?;
     }
@@ -86,7 +58,7 @@ fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: TextStyle) ->
 
 /// Writes the header of a site that only has objects.
 pub(super) fn heading(out: &mut dyn Write, site: &SiteView, style: TextStyle) -> io::Result<()> {
-    let parts: Vec<_> = site.objects.iter().map(|view| count(view.live, view.kind)).collect();
+    let parts: Vec<_> = site.objects.iter().map(|view| objects(view.kind, view.live)).collect();
     let all = |of: fn(&SiteObjectView) -> u64| {
         site.objects.iter().map(of).fold(0_u64, u64::saturating_add)
     };
@@ -102,7 +74,7 @@ pub(super) fn of_site(out: &mut dyn Write, site: &SiteView, indent: &str) -> io:
         return Ok(());
     }
     let part = |view: &SiteObjectView| {
-        let live = count(view.live, view.kind);
+        let live = objects(view.kind, view.live);
         format!("{live} ({} created, {} destroyed)", view.created, view.destroyed)
     };
     let parts: Vec<_> = site.objects.iter().map(part).collect();

@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, SiteName};
+use engine::model::stack::{CallStack, SiteName};
 use engine::model::units::Bytes;
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 
 use super::{TextStyle, format_count, format_duration, objects, usage};
 use crate::export::ReportContext;
-use crate::report::analysis::frames::{library_frames, line, truncate_middle};
+use crate::report::analysis::frames::{line, truncate_middle};
 use crate::sanitize::sanitize;
 
 /// Writes one report that is ordered by site.
@@ -34,7 +34,6 @@ pub fn report(
         writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
     }
     tensors(out, snapshot, style)?;
-    stack_coverage(out, snapshot, style)?;
     super::footer(out, snapshot, context, style)
 }
 
@@ -53,25 +52,6 @@ fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Re
         writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
     }
     Ok(())
-}
-
-/// Writes the share of allocations without a call stack, if any call stacks were recorded.
-pub(super) fn stack_coverage(
-    out: &mut dyn Write,
-    snapshot: &Snapshot,
-    style: TextStyle,
-) -> io::Result<()> {
-    let (without, lost) = (snapshot.without_stack, snapshot.uncertainty.lost.stacks);
-    if without == 0 && lost == 0 {
-        return Ok(());
-    }
-    let share = without as f64 * 100.0 / snapshot.allocations_total.max(1) as f64;
-    let lost = if lost == 0 { String::new() } else { format!("; {lost} stacks lost") };
-    let text = format!(
-        "{without} of {} have no call stack ({share:.1} %){lost}",
-        format_count(snapshot.allocations_total)
-    );
-    writeln!(out, "{}", style.dim(&text))
 }
 
 /// Returns `1 tensor` or `2 tensors`.
@@ -205,7 +185,7 @@ pub(super) fn stack(
 /// Writes the most relevant frames of a stack, in order.
 pub(crate) fn frames(
     out: &mut dyn Write,
-    frames: &[Frame],
+    frames: &CallStack,
     indent: &str,
     style: TextStyle,
 ) -> io::Result<()> {
@@ -232,12 +212,11 @@ fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: TextStyle)
 
 /// Returns which frames to show within `depth` (0: all): the call itself, then the program's own
 /// frames, innermost first, then library frames.
-fn choose(frames: &[Frame], depth: usize) -> Vec<bool> {
+fn choose(frames: &CallStack, depth: usize) -> Vec<bool> {
     if depth == 0 || frames.len() <= depth {
         return vec![true; frames.len()];
     }
-    let all: Vec<&Frame> = frames.iter().collect();
-    let library = library_frames(&all);
+    let library = &frames.headline().folded;
     let own = (1..frames.len()).filter(|index| library.get(*index) == Some(&false));
     let others = (1..frames.len()).filter(|index| library.get(*index) == Some(&true));
     let mut shown = vec![false; frames.len()];
@@ -285,7 +264,8 @@ pub(super) fn not_freed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::model::stack::Language;
+    use engine::model::stack::{Frame, Language};
+    use std::sync::Arc;
 
     fn native(function: &str, module: &str) -> Frame {
         Frame { function: function.into(), module: Some(module.into()), ..Frame::default() }
@@ -298,7 +278,8 @@ mod tests {
 
     fn lines(all: &[Frame], stack_depth: usize) -> Vec<String> {
         let mut out = Vec::new();
-        frames(&mut out, all, "", TextStyle { stack_depth, ..TextStyle::default() }).unwrap();
+        let stack = CallStack::from(Arc::<[Frame]>::from(all));
+        frames(&mut out, &stack, "", TextStyle { stack_depth, ..TextStyle::default() }).unwrap();
         String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
     }
 

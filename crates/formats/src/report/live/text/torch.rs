@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::tensor::{TorchDeviceView, TorchView};
+use engine::model::tensor::{TensorsUnavailable, TorchDeviceView, TorchView};
 use engine::model::units::Bytes;
 
 use super::TextStyle;
@@ -15,7 +15,7 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: TextStyle) -
             writeln!(out, "    {}", style.dim(&more))?;
         }
     }
-    if let Some(reason) = view.reason {
+    if let Some(reason) = reason(view) {
         writeln!(out, "  PyTorch: tensors not tracked: {}", reason.reason())?;
     }
     let missing: Vec<_> = [(view.lost, "events lost"), (view.unlisted, "blocks dropped")]
@@ -29,6 +29,11 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: TextStyle) -
         writeln!(out, "  {}", style.alarm(&text))?;
     }
     Ok(())
+}
+
+/// Why tensors are not tracked, if that is worth a line.
+pub(super) fn reason(view: &TorchView) -> Option<TensorsUnavailable> {
+    view.reason.filter(|reason| *reason != TensorsUnavailable::NotGrowing)
 }
 
 /// Returns `gpu_0: 3.10 GiB allocated in 412 tensors, 4.00 GiB reserved, 0.90 GiB cached (…)`.
@@ -72,7 +77,7 @@ fn untracked_note(view: &TorchDeviceView) -> Option<String> {
 mod tests {
     use super::*;
     use engine::model::ids::DeviceId;
-    use engine::model::tensor::{CacheFragmentation, FragmentationUnknown, TensorsUnavailable};
+    use engine::model::tensor::{CacheFragmentation, FragmentationUnknown};
     use engine::model::units::Timestamp;
 
     const MIB: u64 = 1 << 20;

@@ -1,0 +1,289 @@
+//! Processes and their sites.
+
+use std::sync::Arc;
+
+use engine::model::activity::{CopyDirection, LaunchTarget};
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::cuda_object::ObjectKind;
+use engine::model::ids::{
+    AddressType, AllocationKey, DeviceId, GpuId, GraphExecId, KernelId, Pid, ProcessKey, Tid,
+};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::program::ProcessIdentity;
+use engine::model::stack::CallStack;
+use engine::model::tensor::{
+    CacheFragmentation, FragmentationUnknown, TensorsUnavailable, TorchDeviceView, TorchView,
+};
+use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::snapshot::{
+    ActivityView, AllocationView, CopyView, DeviceView, KernelView, KindView, ObjectView,
+    ProcessEnd, ProcessView, SiteHistory, SiteKindView, SiteObjectView, SiteProcess, SiteView,
+    ThreadView,
+};
+
+use super::{json, site_name, time, uncertainty};
+
+/// Rates of an answer are per second.
+const SECOND: Nanos = Nanos::from_millis(1000);
+
+fn kind(name: &str) -> MemoryKind {
+    MemoryKind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(MemoryKind::Unknown)
+}
+
+/// Reads a process; its sites are in another answer.
+pub(super) fn read(entry: &json::Process, at: Timestamp) -> ProcessView {
+    let text = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Into::into);
+    let identity = ProcessIdentity {
+        program: text(&entry.program),
+        user: text(&entry.user),
+        ..ProcessIdentity::default()
+    };
+    ProcessView {
+        key: ProcessKey { pid: Pid(entry.pid), start: 0 },
+        uid: entry.uid,
+        name: entry.name.as_str().into(),
+        identity,
+        container: entry.container.as_ref().map(|one| Arc::new(container(one))),
+        ended: entry.exited.then_some(ProcessEnd::Exited),
+        before_trace: entry.before_trace,
+        live_bytes: Bytes(entry.live_bytes),
+        live_allocations: entry.live_allocations,
+        peak_bytes: Bytes(entry.peak_bytes),
+        peak_at: entry.peak_time.as_deref().map_or(at, time),
+        allocations_total: entry.allocations_total,
+        frees_total: entry.frees_total,
+        devices: entry.devices.iter().map(device).collect(),
+        kinds: kinds(entry),
+        threads: entry.threads.iter().map(thread).collect(),
+        activity: entry.launches_total.map(|launches| activity(entry, launches)),
+        objects: entry.objects.iter().filter_map(objects).collect(),
+        torch: entry.torch.as_ref().map(torch),
+        sites_total: entry.sites_total,
+        growth_per_hour: entry.growth_bytes_per_hour,
+        uncertainty: uncertainty(entry.uncertainty.as_ref(), entry.live_bytes),
+        ..ProcessView::default()
+    }
+}
+
+fn container(entry: &json::Container) -> Container {
+    let runtime = ContainerRuntime::ALL.into_iter().find(|one| one.name() == entry.runtime);
+    let text = |text: &Option<String>| text.as_deref().map(Into::into);
+    Container {
+        id: entry.id.as_str().into(),
+        runtime: runtime.unwrap_or(ContainerRuntime::Unknown),
+        pod: entry.pod.as_ref().map(|pod| Pod {
+            uid: pod.uid.as_str().into(),
+            name: text(&pod.name),
+            namespace: text(&pod.namespace),
+            container: text(&pod.container),
+        }),
+        container_pid: None,
+    }
+}
+
+fn device(entry: &json::Device) -> DeviceView {
+    let least = entry.untracked_bytes.unwrap_or(0);
+    let most = entry.untracked_bytes_max.unwrap_or(least);
+    DeviceView {
+        device: entry.device.map(DeviceId),
+        live_bytes: Bytes(entry.live_bytes),
+        peak_bytes: Bytes(entry.peak_bytes),
+        peak_bounds: None,
+        gpu: entry.gpu.as_ref().and_then(|gpu| gpu.index).map(GpuId),
+        driver_bytes: entry.driver_bytes.map(Bytes),
+        driver_traced: entry.driver_bytes.map(|bytes| Bytes(bytes.saturating_sub(most))),
+        driver_unplaced: Bytes(most.saturating_sub(least)),
+        graph_reserved: None,
+    }
+}
+
+fn kinds(entry: &json::Process) -> Vec<KindView> {
+    let count = |name: &str| entry.live_allocations_by_kind.get(name).copied().unwrap_or(0);
+    let view = |(name, bytes): (&String, &u64)| KindView {
+        kind: kind(name),
+        live_bytes: Bytes(*bytes),
+        live_allocations: count(name),
+        unknown_sizes: 0,
+    };
+    entry.live_bytes_by_kind.iter().map(view).collect()
+}
+
+fn thread(entry: &json::Thread) -> ThreadView {
+    let allocation = |one: &json::Allocation| AllocationView {
+        key: AllocationKey { space: address_type(&one.address_type), value: hex(&one.address) },
+        device: one.device.map(DeviceId),
+        bytes: Bytes(one.bytes),
+        kind: kind(&one.kind),
+        age: Nanos::from_millis(one.age_ms),
+        site: site_name(&one.site),
+        baseline: None,
+    };
+    ThreadView {
+        tid: Tid(entry.tid),
+        name: entry.name.as_str().into(),
+        live_bytes: Bytes(entry.live_bytes),
+        live_allocations: entry.live_allocations,
+        kinds: Vec::new(),
+        allocations: entry.allocations.iter().map(allocation).collect(),
+    }
+}
+
+fn address_type(name: &str) -> AddressType {
+    match name {
+        "handle" => AddressType::Handle,
+        "array" => AddressType::Array,
+        "pool" => AddressType::Pool,
+        "external" => AddressType::External,
+        _ => AddressType::Pointer,
+    }
+}
+
+fn hex(text: &str) -> u64 {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0)
+}
+
+fn activity(entry: &json::Process, launches: u64) -> ActivityView {
+    let kernel = |one: &json::Kernel| KernelView {
+        target: match &*one.kind {
+            "graph" => LaunchTarget::Graph(GraphExecId(hex(&one.handle))),
+            _ => LaunchTarget::Kernel(KernelId(hex(&one.handle))),
+        },
+        name: one.symbol.as_deref().map(Into::into),
+        name_source: None,
+        unnamed_reason: None,
+        handles: one.handles,
+        launches: one.launches,
+        recent: one.launches_per_second.round() as u64,
+        captured: one.captured,
+        failed: one.failed,
+        checked: one.checked,
+        last: None,
+        common: None,
+        common_is_exact: false,
+    };
+    let copies = |one: &json::Copies| {
+        Some(CopyView {
+            direction: CopyDirection::ALL.into_iter().find(|it| it.name() == one.direction)?,
+            asynchronous: one.mode == "async",
+            calls: one.calls,
+            bytes: Bytes(one.bytes),
+            recent_bytes: Bytes(one.recent_bytes_per_second as u64),
+            time: Nanos(0),
+            bandwidths: Vec::new(),
+        })
+    };
+    ActivityView {
+        launches,
+        recent_launches: 0,
+        captured: 0,
+        failed: 0,
+        checked: 0,
+        window: SECOND,
+        kernels_total: entry.kernels.len() as u64,
+        kernels: entry.kernels.iter().map(kernel).collect(),
+        copies: entry.copies.iter().filter_map(copies).collect(),
+    }
+}
+
+fn objects(entry: &json::Objects) -> Option<ObjectView> {
+    Some(ObjectView {
+        kind: ObjectKind::ALL.into_iter().find(|kind| kind.name() == entry.kind)?,
+        live: entry.live,
+        created: entry.created,
+        destroyed: entry.destroyed,
+        released: entry.released,
+        peak: entry.peak,
+        unknown_destroys: 0,
+        untracked: 0,
+    })
+}
+
+fn torch(entry: &json::Torch) -> TorchView {
+    let reasons = TensorsUnavailable::ALL.into_iter();
+    let mut reasons = reasons.filter(|one| entry.unavailable_reason.as_deref() == Some(one.name()));
+    TorchView {
+        devices: entry.devices.iter().map(torch_device).collect(),
+        lost: entry.lost_events,
+        unlisted: entry.dropped_blocks,
+        late: false,
+        reason: reasons.next(),
+    }
+}
+
+fn torch_device(entry: &json::TorchDevice) -> TorchDeviceView {
+    let layout = entry.releasable_bytes.zip(entry.fragmented_bytes);
+    let fragmentation = match (layout, entry.fragmentation_unknown_reason.as_deref()) {
+        (Some((releasable, fragmented)), _) => Ok(CacheFragmentation {
+            releasable: Bytes(releasable),
+            fragmented: Bytes(fragmented),
+            largest_gap: Bytes(entry.largest_free_bytes.unwrap_or(0)),
+        }),
+        (None, Some("too_many_blocks")) => Err(FragmentationUnknown::TooMany),
+        (None, Some("segments_unknown")) => Err(FragmentationUnknown::SegmentsUnknown),
+        (None, _) => Err(FragmentationUnknown::BlocksUnknown),
+    };
+    TorchDeviceView {
+        device: DeviceId(entry.device),
+        allocated: Bytes(entry.allocated_bytes),
+        reserved: Bytes(entry.reserved_bytes),
+        peak: Bytes(entry.peak_bytes),
+        peak_at: Timestamp(0),
+        blocks: entry.live_blocks,
+        tracked_bytes: Bytes(entry.tracked_bytes),
+        allocations_total: entry.allocations_total,
+        frees_total: entry.frees_total,
+        unmatched_frees: 0,
+        ooms_total: entry.ooms_total,
+        fragmentation,
+    }
+}
+
+/// Reads a site.
+pub(super) fn site(entry: &json::Site, frames: CallStack) -> SiteView {
+    let of_kind = |one: &json::SiteKind| SiteKindView {
+        kind: kind(&one.kind),
+        live_bytes: Bytes(one.live_bytes),
+        live_allocations: one.live_allocations,
+        unknown_sizes: 0,
+        bytes_total: Bytes(one.bytes_total),
+        allocations_total: one.allocations_total,
+        freed_total: one.frees_total,
+        peak_bytes: Bytes(one.peak_bytes),
+    };
+    let of_objects = |one: &json::Objects| {
+        let ObjectView { kind, live, created, destroyed, .. } = objects(one)?;
+        Some(SiteObjectView { kind, live, created, destroyed })
+    };
+    let of_process = |one: &json::SiteProcessEntry| SiteProcess {
+        pid: one.pid.map(Pid),
+        live_bytes: Bytes(one.live_bytes),
+        live_allocations: one.live_allocations,
+        kinds: Vec::new(),
+    };
+    let bucket = |one: &json::LifetimeBucket| {
+        (u8::try_from(one.min_ns.max(1).ilog2()).unwrap_or(0), one.count)
+    };
+    SiteView {
+        name: site_name(&entry.id),
+        frames,
+        live_bytes: Bytes(entry.live_bytes),
+        live_allocations: entry.live_allocations,
+        grown: entry.delta_bytes,
+        bytes_total: Bytes(entry.bytes_total),
+        allocations_total: entry.allocations_total,
+        freed_total: entry.frees_total,
+        peak_bytes: Bytes(entry.peak_bytes),
+        peak_at: None,
+        seen: (Timestamp(0), Timestamp(0)),
+        lifetimes: entry.lifetime_histogram.iter().map(bucket).collect(),
+        longest_lifetime: entry.max_lifetime_ns.map(Nanos),
+        growth: SiteHistory {
+            start: time(&entry.history.since),
+            window: Nanos(entry.history.window_ns),
+            live: entry.history.live_bytes.iter().copied().map(Bytes).collect(),
+        },
+        kinds: entry.kinds.iter().map(of_kind).collect(),
+        objects: entry.objects.iter().filter_map(of_objects).collect(),
+        processes: entry.processes.iter().map(of_process).collect(),
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory of each process by call site.
+
+use engine::analysis::groups::Group;
+use engine::analysis::summary::{ProcessSummary, SummaryReport};
+
+use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::{AnalyzedFile, device, frames};
+use super::leaks::device_number;
+
+pub(in crate::report::analysis) fn document(
+    report: &SummaryReport,
+    file: &AnalyzedFile<'_>,
+) -> Document {
+    let sites = |process: &ProcessSummary| process.sites.len() + process.more_sites;
+    let count: usize = report.processes.iter().map(sites).sum();
+    let headline = match (count, report.processes.len()) {
+        (0, _) => "Nothing was allocated".to_owned(),
+        (1, _) => "1 site in 1 process".to_owned(),
+        (n, 1) => format!("{n} sites in 1 process"),
+        (n, processes) => format!("{n} sites in {processes} processes"),
+    };
+    let held = format!("HELD: {}", file.held_phrase());
+    let with_sites = report.processes.iter().filter(|process| !process.sites.is_empty());
+    Document {
+        headline,
+        alarm: false,
+        lines: (count > 0).then_some(Line::Dim(held)).into_iter().collect(),
+        sections: with_sites.map(|process| section(process, file)).collect(),
+        notes: Vec::new(),
+    }
+}
+
+fn section(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
+    let row = |group: &Group| {
+        vec![
+            Cell::Bytes(group.never_freed().bytes),
+            Cell::Count(group.never_freed().allocations),
+            Cell::Bytes(group.peak_bytes),
+            Cell::Count(group.allocated.allocations),
+            Cell::Count(group.freed),
+            Cell::Text(group.key.kind.to_string()),
+            device(group.key.device),
+            frames::cell(&file.info.stacks, group.key.site),
+        ]
+    };
+    let pid = process.pid;
+    let title = match file.process(pid).filter(|name| !name.is_empty()) {
+        Some(name) => format!("{name} (pid {pid})"),
+        None => format!("pid {pid}"),
+    };
+    let more =
+        (process.more_sites > 0).then(|| Line::Dim(format!("… {} more sites", process.more_sites)));
+    Section {
+        title,
+        table: Table {
+            columns: vec!["held", "count", "peak", "allocated", "freed", "kind", "device", "site"],
+            rows: process.sites.iter().map(row).collect(),
+        },
+        after: more.into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// Returns every site.
+pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
+    let row = |group: &Group| {
+        vec![
+            Cell::Bytes(group.never_freed().bytes),
+            Cell::Count(group.never_freed().allocations),
+            Cell::Count(group.exited.allocations),
+            Cell::Bytes(group.peak_bytes),
+            Cell::Count(group.allocated.allocations),
+            Cell::Count(group.freed),
+            Cell::Text(group.key.kind.to_string()),
+            device_number(group.key.device),
+            Cell::Text(group.key.pid.to_string()),
+            frames::cell(&file.info.stacks, group.key.site),
+        ]
+    };
+    Table {
+        columns: vec![
+            "bytes",
+            "allocations",
+            "live_at_exit",
+            "peak_bytes",
+            "allocations_total",
+            "frees_total",
+            "kind",
+            "device",
+            "pid",
+            "stack",
+        ],
+        rows: report.processes.iter().flat_map(|process| &process.sites).map(row).collect(),
+    }
+}

@@ -1,0 +1,143 @@
+//! Explanations as text: one table per process.
+
+use std::io::{self, Write};
+
+use super::{ExplainReport, ExplainedProcess, ObjectCostJson, PartJson};
+use crate::report::live::text::TextStyle;
+use crate::report::view::compact_size;
+use crate::report::view::table::{self, Column};
+use crate::sanitize::{sanitize, sanitize_up_to};
+
+/// Maximum number of characters of a text.
+const MAX_CELL_CHARS: usize = 200;
+
+const PARTS: [Column; 5] = [
+    Column::right("SIZE"),
+    Column::right("SHARE"),
+    Column::left("PRECISION"),
+    Column::flexible("PART", 20),
+    Column::flexible("WHAT HELPS", 16),
+];
+
+const OBJECTS: [Column; 6] = [
+    Column::right("TOTAL"),
+    Column::right("EACH"),
+    Column::left("BOUNDS"),
+    Column::right("LIVE"),
+    Column::left("KIND"),
+    Column::flexible("AT", 12),
+];
+
+/// Writes the report, with at most `top` rows per list of objects. It may come from another host, so
+/// every text is sanitized again.
+pub fn write(
+    out: &mut dyn Write,
+    report: &ExplainReport,
+    style: TextStyle,
+    top: usize,
+) -> io::Result<()> {
+    if report.processes.is_empty() {
+        return writeln!(out, "The driver reports no memory of these processes.");
+    }
+    for (number, process) in report.processes.iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        write_process(out, process, style, top)?;
+    }
+    Ok(())
+}
+
+fn write_process(
+    out: &mut dyn Write,
+    process: &ExplainedProcess,
+    style: TextStyle,
+    top: usize,
+) -> io::Result<()> {
+    let user = process.user.as_deref().map_or_else(String::new, |user| format!(", {user}"));
+    let at = if process.exited { ", exited, at its highest use" } else { "" };
+    let head = format!(
+        "{} (pid {}{user}{at}): {} reported by the driver",
+        process.program,
+        process.pid,
+        compact_size(process.driver_bytes)
+    );
+    writeln!(out, "{}", style.bold(&sanitize(&head)))?;
+    let all = process.driver_bytes;
+    let rows: Vec<_> = process.parts.iter().map(|part| cells(part, all)).collect();
+    lines(out, &PARTS, &rows, style)?;
+    let share = |bytes: u64| percent(bytes, all);
+    writeln!(
+        out,
+        "{}",
+        style.dim(&format!(
+            "measured {}, bounded {}, estimated {}, not explained {}",
+            share(process.measured_bytes),
+            share(process.bounded_bytes),
+            share(process.estimated_bytes),
+            share(process.unexplained_bytes)
+        ))
+    )?;
+    if !process.objects.is_empty() {
+        writeln!(out, "\nObjects by site")?;
+        let rows: Vec<_> = process.objects.iter().take(top).map(object_cells).collect();
+        lines(out, &OBJECTS, &rows, style)?;
+        let more = process.objects.len().saturating_sub(top);
+        if more > 0 {
+            writeln!(out, "{}", style.dim(&format!("… {more} more")))?;
+        }
+    }
+    Ok(())
+}
+
+fn lines(
+    out: &mut dyn Write,
+    columns: &[Column],
+    rows: &[Vec<String>],
+    style: TextStyle,
+) -> io::Result<()> {
+    let mut lines = table::lines(columns, rows, style.width).into_iter();
+    for title in lines.by_ref().take(1) {
+        writeln!(out, "{}", style.dim(&title))?;
+    }
+    lines.try_for_each(|line| writeln!(out, "{line}"))
+}
+
+fn cells(part: &PartJson, all: u64) -> Vec<String> {
+    let sign = if part.bytes < 0 { "-" } else { "" };
+    let size = part.bytes.unsigned_abs();
+    let precision = match &*part.precision {
+        _ if part.part == "rest" => String::new(),
+        "bounded" => range(part.min_bytes, part.max_bytes),
+        precision => sanitize_up_to(precision, MAX_CELL_CHARS).into_owned(),
+    };
+    vec![
+        format!("{sign}{}", compact_size(size)),
+        format!("{sign}{}", percent(size, all)),
+        precision,
+        sanitize_up_to(&part.description, MAX_CELL_CHARS).into_owned(),
+        sanitize_up_to(&part.advice, MAX_CELL_CHARS).into_owned(),
+    ]
+}
+
+fn object_cells(cost: &ObjectCostJson) -> Vec<String> {
+    vec![
+        compact_size(cost.bytes),
+        compact_size(cost.bytes_each),
+        range(cost.min_bytes_each, cost.max_bytes_each),
+        cost.live.to_string(),
+        sanitize_up_to(&cost.kind, MAX_CELL_CHARS).into_owned(),
+        sanitize_up_to(&cost.location, MAX_CELL_CHARS).into_owned(),
+    ]
+}
+
+/// Returns `0B to 12.0M`, or one value if both are the same.
+fn range(min: u64, max: u64) -> String {
+    let [low, high] = [min, max].map(compact_size);
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+fn percent(bytes: u64, all: u64) -> String {
+    let share = 100.0 * bytes as f64 / all.max(1) as f64;
+    if share > 0.0 && share < 0.1 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
+}

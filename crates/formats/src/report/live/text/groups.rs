@@ -1,0 +1,119 @@
+//! Memory by library, user, job or process tree, as text.
+
+use std::io::{self, Write};
+
+use engine::model::cuda_object::ObjectKind;
+use engine::snapshot::Snapshot;
+use engine::view::{GroupRow, Grouping, View};
+
+use super::TextStyle;
+use crate::export::ReportContext;
+use crate::report::verdict;
+use crate::report::view::table::{self, Column};
+use crate::report::view::{compact_size, gpu_facts};
+use crate::sanitize::sanitize;
+
+const LIBRARY_COLUMNS: [Column; 7] = [
+    Column::flexible("LIBRARY", 12),
+    Column::right("LIVE"),
+    Column::right("ALLOCS"),
+    Column::right("PEAK"),
+    Column::right("HOST"),
+    Column::right("PROCS"),
+    Column::flexible("OBJECTS", 8),
+];
+
+const PROCESS_COLUMNS: [Column; 6] = [
+    Column::right("USED"),
+    Column::right("TRACED"),
+    Column::right("ALLOCS"),
+    Column::right("HOST"),
+    Column::right("PROCS"),
+    Column::flexible("GROUP", 12),
+];
+
+/// Writes one report, grouped; at most `top` rows.
+pub fn report(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    context: &ReportContext,
+    style: TextStyle,
+    (by, top): (Grouping, usize),
+) -> io::Result<()> {
+    super::header(out, snapshot, context, style)?;
+    let facts = gpu_facts(&context.gpus);
+    let view = View::of(snapshot, &facts);
+    let rows = view.groups(by);
+    if rows.is_empty() {
+        writeln!(out, "No GPU memory activity yet.")?;
+    } else {
+        let shown = rows.iter().take(top);
+        let lines = match by {
+            Grouping::Library => {
+                let cells: Vec<_> = shown.map(library_cells).collect();
+                table::lines(&LIBRARY_COLUMNS, &cells, style.width)
+            }
+            Grouping::User | Grouping::Job | Grouping::Tree => {
+                let cells: Vec<_> = shown.map(process_cells).collect();
+                table::lines(&PROCESS_COLUMNS, &cells, style.width)
+            }
+        };
+        let mut lines = lines.into_iter();
+        for title in lines.by_ref().take(1) {
+            writeln!(out, "{}", style.dim(&title))?;
+        }
+        for line in lines {
+            writeln!(out, "{line}")?;
+        }
+        let more = rows.len().saturating_sub(top);
+        if more > 0 {
+            writeln!(out, "{}", style.dim(&format!("… {more} more")))?;
+        }
+        if by == Grouping::Library {
+            writeln!(
+                out,
+                "{}",
+                style.dim("PEAK: at most; the peaks of sites may be at different times")
+            )?;
+        }
+    }
+    super::footer(out, snapshot, context, style)
+}
+
+fn process_cells(row: &GroupRow<'_>) -> Vec<String> {
+    let traced = &row.traced;
+    vec![
+        compact_size(row.used.0),
+        compact_size(traced.live_bytes.0),
+        traced.live_allocations.to_string(),
+        compact_size(traced.host_bytes.0),
+        row.pids.len().to_string(),
+        sanitize(row.name.as_deref().unwrap_or_default()).into_owned(),
+    ]
+}
+
+fn library_cells(row: &GroupRow<'_>) -> Vec<String> {
+    let processes = row.pids.len().to_string();
+    let Some(name) = &row.name else {
+        let [none, host, objects] = [const { String::new() }; 3];
+        let used = compact_size(row.used.0);
+        return vec!["(not traced)".to_owned(), used, none.clone(), none, host, processes, objects];
+    };
+    let traced = &row.traced;
+    let size = |bytes: u64| if bytes == 0 { "·".to_owned() } else { compact_size(bytes) };
+    vec![
+        sanitize(name).into_owned(),
+        size(traced.live_bytes.0),
+        traced.live_allocations.to_string(),
+        size(traced.peak_max.0),
+        size(traced.host_bytes.0),
+        processes,
+        objects(&traced.objects),
+    ]
+}
+
+/// Returns `3 streams, 1 module`.
+fn objects(objects: &[(ObjectKind, u64)]) -> String {
+    let all = objects.iter().map(|(kind, count)| verdict::objects(*kind, *count));
+    all.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,159 @@
+//! The default report of a trace: about one line per process that matters.
+
+use std::io::{self, Write};
+
+use engine::snapshot::{ProcessView, Snapshot};
+use engine::verdict::Anomaly;
+use engine::view::{ProcessRow, View};
+
+use super::{TextStyle, api_misuse, failures, torch};
+use crate::export::ReportContext;
+use crate::report::kernels;
+use crate::report::verdict::{anomaly_summary, location};
+use crate::report::view::text::write_block;
+use crate::report::view::{gpu_facts, write_last, write_leak, write_out_of_memory};
+use crate::sanitize::sanitize;
+
+/// Maximum number of anomalies per report.
+const MAX_ANOMALIES: usize = 10;
+
+/// Maximum number of processes with details besides their line.
+const MAX_SECTIONS: usize = 8;
+
+/// Options of the last report.
+#[derive(Clone, Copy, Debug)]
+pub struct LastOptions<'a> {
+    /// Maximum number of rows per list.
+    pub top: usize,
+    /// Leak to show with its evidence and stack.
+    pub leak: Option<usize>,
+    /// How to see the evidence of a leak.
+    pub more: &'a str,
+}
+
+/// Writes what happened since the last report: out-of-memory errors and anomalies.
+pub fn news(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    for oom in &snapshot.out_of_memory {
+        write_out_of_memory(out, oom, &context.clock, style)?;
+    }
+    anomalies(out, &snapshot.anomalies, context, style)
+}
+
+/// Writes the block of an interim report.
+pub fn block(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let facts = gpu_facts(&context.gpus);
+    let view = View::of(snapshot, &facts);
+    write_block(out, &view, &context.clock, style)?;
+    sections(out, &view, context, style)
+}
+
+/// Writes the last report. Returns whether the requested leak exists.
+pub fn last(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    context: &ReportContext,
+    style: TextStyle,
+    options: &LastOptions<'_>,
+) -> io::Result<bool> {
+    let facts = gpu_facts(&context.gpus);
+    let view = View::of(snapshot, &facts);
+    let LastOptions { top, leak, more } = *options;
+    write_last(out, &view, Some(&context.clock), style, top, more)?;
+    news(out, snapshot, context, style)?;
+    sections(out, &view, context, style)?;
+    kernels::text::uncounted(out, snapshot, style)?;
+    match leak {
+        Some(number) => {
+            writeln!(out)?;
+            write_leak(out, &view, number, style)
+        }
+        None => Ok(true),
+    }
+}
+
+/// Writes what else is known about processes: PyTorch's cache, failed calls, API misuse, launches.
+fn sections(
+    out: &mut dyn Write,
+    view: &View<'_>,
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let has_section = |process: &ProcessView| {
+        let torch = process.torch.as_ref().filter(|_| style.last);
+        torch.is_some_and(|torch| !torch.devices.is_empty() || torch::reason(torch).is_some())
+            || !process.failures.is_empty()
+            || !process.api_misuse.is_empty()
+            || process.activity.as_ref().is_some_and(|activity| activity.launches > 0)
+    };
+    let rows: Vec<_> = view.processes.iter().filter(|row| has_section(row.process)).collect();
+    let shown = rows.len().min(style.rows.unwrap_or(MAX_SECTIONS).min(MAX_SECTIONS));
+    for row in rows.iter().take(shown) {
+        section(out, row, context, style)?;
+    }
+    match rows.len() - shown {
+        0 => Ok(()),
+        more => {
+            let text =
+                format!("… {more} more processes with failed calls or launches (see --json)");
+            writeln!(out, "{}", style.dim(&text))
+        }
+    }
+}
+
+fn section(
+    out: &mut dyn Write,
+    row: &ProcessRow<'_>,
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let process = row.process;
+    writeln!(out, "{} {}", style.bold(&process.key.pid.to_string()), sanitize(row.program))?;
+    if let Some(torch) = process.torch.as_ref().filter(|_| style.last) {
+        torch::section(out, torch, style)?;
+    }
+    failures(out, process, context, style)?;
+    api_misuse(out, &process.api_misuse, style)?;
+    match &process.activity {
+        Some(activity) => kernels::text::section(out, activity, style),
+        None => Ok(()),
+    }
+}
+
+/// Writes anomalies, one line each.
+pub(super) fn anomalies(
+    out: &mut dyn Write,
+    anomalies: &[Anomaly],
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    for anomaly in anomalies.iter().take(MAX_ANOMALIES) {
+        let location = location(anomaly.site, &anomaly.frames);
+        let process = match anomaly.tid {
+            Some(tid) => format!(
+                "{} (pid {}, thread {}:{tid})",
+                anomaly.process, anomaly.pid, anomaly.thread
+            ),
+            None => format!("{} (pid {})", anomaly.process, anomaly.pid),
+        };
+        let text = format!(
+            "ANOMALY at {}: {process}, {location}: {}",
+            context.clock.time_of_day(anomaly.at),
+            anomaly_summary(anomaly)
+        );
+        writeln!(out, "{}", style.paint("33", &sanitize(&text)))?;
+    }
+    match anomalies.len().saturating_sub(MAX_ANOMALIES) {
+        0 => Ok(()),
+        more => writeln!(out, "{}", style.dim(&format!("… {more} more anomalies"))),
+    }
+}

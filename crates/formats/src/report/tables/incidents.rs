@@ -1,0 +1,85 @@
+//! Out-of-memory errors, anomalies, and incidents that an agent has written.
+
+use engine::snapshot::Snapshot;
+
+use super::ColumnSpec;
+use crate::WallClock;
+use crate::report::verdict::{anomaly_summary, location};
+use crate::report::view::out_of_memory_line;
+use crate::sanitize::sanitize;
+
+/// Columns.
+pub const COLUMNS: [ColumnSpec; 5] = [
+    ColumnSpec::left("TIME", 0),
+    ColumnSpec::left("TYPE", 2),
+    ColumnSpec::right("PID", 1),
+    ColumnSpec::flexible("PROGRAM", 8, 3),
+    ColumnSpec::flexible("WHAT HAPPENED", 16, 0),
+];
+
+/// Something that happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Incident {
+    /// Time of day, or with the date.
+    pub time: String,
+    /// `out of memory`, `anomaly`, or the trigger of an agent's incident.
+    pub kind: String,
+    /// Process, if known.
+    pub pid: Option<u32>,
+    /// Program or process.
+    pub program: String,
+    /// One sentence.
+    pub summary: String,
+    /// More lines.
+    pub details: Vec<String>,
+}
+
+impl Incident {
+    /// Returns the cells.
+    #[must_use]
+    pub fn cells(&self) -> Vec<String> {
+        vec![
+            self.time.clone(),
+            self.kind.clone(),
+            self.pid.map_or_else(String::new, |pid| pid.to_string()),
+            self.program.clone(),
+            self.summary.clone(),
+        ]
+    }
+}
+
+/// Returns what happened since the last snapshot, in order.
+#[must_use]
+pub fn of_snapshot(snapshot: &Snapshot, clock: &WallClock) -> Vec<Incident> {
+    let text = |text: &str| sanitize(text).into_owned();
+    let ooms =
+        snapshot.out_of_memory.iter().map(|oom| {
+            let mut details = vec![text(&location(oom.site_name, &oom.frames))];
+            details.extend(oom.holders.iter().map(|(pid, name, bytes)| {
+                format!("{bytes} held by {} (pid {pid})", sanitize(name))
+            }));
+            let incident = Incident {
+                time: clock.time_of_day(oom.at),
+                kind: "out of memory".to_owned(),
+                pid: Some(oom.pid.0),
+                program: text(&oom.name),
+                summary: text(&out_of_memory_line(oom, clock)),
+                details,
+            };
+            (oom.at, incident)
+        });
+    let anomalies = snapshot.anomalies.iter().map(|anomaly| {
+        let incident = Incident {
+            time: clock.time_of_day(anomaly.at),
+            kind: "anomaly".to_owned(),
+            pid: Some(anomaly.pid.0),
+            program: text(&anomaly.process),
+            summary: text(&anomaly_summary(anomaly)),
+            details: vec![text(&location(anomaly.site, &anomaly.frames))],
+        };
+        (anomaly.at, incident)
+    });
+    let mut all: Vec<_> = ooms.chain(anomalies).collect();
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, incident)| incident).collect()
+}

@@ -1,0 +1,41 @@
+//! Leak suspects.
+
+use engine::view::Leak;
+
+use super::ColumnSpec;
+use crate::report::live::text::format_age;
+use crate::report::view::{held, leak_location, rate};
+use crate::sanitize::sanitize;
+
+/// Columns.
+pub const COLUMNS: [ColumnSpec; 9] = [
+    ColumnSpec::right("", 5),
+    ColumnSpec::right("PID", 1),
+    ColumnSpec::flexible("PROGRAM", 8, 3),
+    ColumnSpec::flexible("LEAKS AT", 16, 0),
+    ColumnSpec::right("HOLDS", 0),
+    ColumnSpec::left("IN", 4),
+    ColumnSpec::right("GROWS", 0),
+    ColumnSpec::right("FULL IN", 2),
+    ColumnSpec::left("CONFIDENCE", 2),
+];
+
+/// Returns the cells of leak `number`.
+#[must_use]
+pub fn cells(number: usize, leak: &Leak<'_>) -> Vec<String> {
+    let first = leak.processes.first().and_then(|process| process.pid);
+    let pid = first.map_or_else(|| "exited".to_owned(), |pid| pid.to_string());
+    let more = leak.processes.len().saturating_sub(1);
+    let (size, count) = held(leak);
+    vec![
+        number.to_string(),
+        if more > 0 { format!("{pid}+{more}") } else { pid },
+        sanitize(&leak.program).into_owned(),
+        sanitize(&leak_location(leak)).into_owned(),
+        size,
+        count,
+        rate(leak),
+        leak.time_until_full.map_or_else(String::new, format_age),
+        leak.confidence.name().to_owned(),
+    ]
+}

@@ -1,0 +1,127 @@
+//! The tables of interactive views: titles, cells and units of each list. Rows are formatted one by
+//! one, so a view formats only those that are visible. All texts are sanitized.
+
+pub mod allocations;
+pub mod gpus;
+pub mod incidents;
+pub mod kernels;
+pub mod leaks;
+pub mod objects;
+pub mod processes;
+pub mod sites;
+pub mod stack;
+pub mod tensors;
+
+/// A column of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ColumnSpec {
+    /// Title.
+    pub title: &'static str,
+    /// Whether cells are aligned to the right.
+    pub is_right: bool,
+    /// Minimum width to which it may be shortened; `None` if it may not.
+    pub shrinks_to: Option<usize>,
+    /// Columns with a higher rank are left out first where the width does not suffice for all.
+    pub rank: u8,
+}
+
+impl ColumnSpec {
+    const fn right(title: &'static str, rank: u8) -> Self {
+        Self { title, is_right: true, shrinks_to: None, rank }
+    }
+
+    const fn left(title: &'static str, rank: u8) -> Self {
+        Self { title, is_right: false, shrinks_to: None, rank }
+    }
+
+    const fn flexible(title: &'static str, min: usize, rank: u8) -> Self {
+        Self { title, is_right: false, shrinks_to: Some(min), rank }
+    }
+}
+
+/// Characters of a small chart, lowest first.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Draws the last values as one line of at most `width` characters, from the lowest to the highest
+/// value. Values that are all equal are drawn in the middle.
+#[must_use]
+pub fn sparkline(values: &[u64], width: usize) -> String {
+    let shown = resample(values, width);
+    let (low, high) = (shown.iter().min().copied(), shown.iter().max().copied());
+    let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
+    let level = |value: &u64| {
+        let above = u128::from(value - low) * (LEVELS.len() as u128 - 1);
+        let index = above.checked_div(u128::from(high - low)).unwrap_or(LEVELS.len() as u128 / 2);
+        LEVELS.get(usize::try_from(index).unwrap_or(0)).copied().unwrap_or(' ')
+    };
+    shown.iter().map(level).collect()
+}
+
+/// Draws values as columns in `height` lines, top line first, from 0 to `top`.
+#[must_use]
+pub fn columns_chart(values: &[u64], top: u64, width: usize, height: usize) -> Vec<String> {
+    let shown = resample(values, width);
+    let steps = (height * LEVELS.len()) as u128;
+    let filled: Vec<usize> = shown
+        .iter()
+        .map(|value| {
+            let eighths = u128::from(*value) * steps / u128::from(top.max(1));
+            // A value above 0 is visible.
+            let least = u128::from(*value > 0);
+            usize::try_from(eighths.clamp(least, steps)).unwrap_or(0)
+        })
+        .collect();
+    let line = |row: usize| {
+        let below = (height - 1 - row) * LEVELS.len();
+        let cell = |filled: &usize| match filled.saturating_sub(below) {
+            0 => ' ',
+            part => LEVELS.get(part.min(LEVELS.len()) - 1).copied().unwrap_or(' '),
+        };
+        filled.iter().map(cell).collect()
+    };
+    (0..height).map(line).collect()
+}
+
+/// Returns at most `width` values: of several that share a place, the largest.
+fn resample(values: &[u64], width: usize) -> Vec<u64> {
+    if width == 0 {
+        return Vec::new();
+    }
+    let per_place = values.len().div_ceil(width).max(1);
+    values.chunks(per_place).map(|part| part.iter().copied().max().unwrap_or(0)).collect()
+}
+
+/// Formats a share in percent; empty if there is no total.
+fn percent(part: u64, total: u64) -> String {
+    match u128::from(part).checked_mul(100).and_then(|part| part.checked_div(u128::from(total))) {
+        Some(share) => format!("{share} %"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparklines_fit_and_keep_peaks() {
+        assert_eq!(sparkline(&[0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█");
+        assert_eq!(sparkline(&[5, 5, 5], 8), "▅▅▅");
+        assert_eq!(sparkline(&[], 8), "");
+        let mut peak = vec![0; 100];
+        peak[41] = 9;
+        let line = sparkline(&peak, 10);
+        assert_eq!((line.chars().count(), line.matches('█').count()), (10, 1));
+    }
+
+    #[test]
+    fn charts_have_lines_from_top_to_bottom() {
+        assert_eq!(columns_chart(&[0, 1, 8, 16], 16, 4, 2), ["   █", " ▁██"]);
+        assert_eq!(columns_chart(&[3], 0, 4, 1), ["█"]);
+    }
+
+    #[test]
+    fn shares_of_nothing_are_empty() {
+        assert_eq!((percent(1, 3), percent(0, 0)), ("33 %".into(), String::new()));
+    }
+}

@@ -1,0 +1,102 @@
+//! Sites of one process, and of tensors of all processes.
+
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
+use engine::snapshot::SiteView;
+use engine::verdict::{Resource, SiteVerdict};
+
+use super::processes::added;
+use super::{ColumnSpec, percent, sparkline};
+use crate::report::live::text::format_duration;
+use crate::report::verdict::{objects, verdict_label};
+use crate::report::view::site_location;
+use crate::report::view::units::{compact_count, compact_size};
+use crate::sanitize::sanitize;
+
+/// Width of the chart of a site.
+const CHART_WIDTH: usize = 12;
+
+/// Columns.
+pub const COLUMNS: [ColumnSpec; 9] = [
+    ColumnSpec::flexible("PLACE", 12, 0),
+    ColumnSpec::right("LIVE", 0),
+    ColumnSpec::right("ALLOCS", 3),
+    ColumnSpec::right("FREED", 4),
+    ColumnSpec::right("LIFE", 7),
+    ColumnSpec::right("GROWTH/H", 1),
+    ColumnSpec::left("HISTORY", 5),
+    ColumnSpec::left("VERDICT", 2),
+    ColumnSpec::left("KIND", 6),
+];
+
+/// Returns the cells of a site. `verdict`: its worst one, if it was classified. `baseline`: show what
+/// was added since then.
+#[must_use]
+pub fn cells(
+    site: &SiteView,
+    verdict: Option<&SiteVerdict>,
+    baseline: Option<Timestamp>,
+) -> Vec<String> {
+    let live = match baseline {
+        Some(at) => added(site.live_bytes, site.growth.level_at(at)),
+        None => compact_size(site.live_bytes.0),
+    };
+    let live = if site.live_bytes.0 == 0 && site.kinds.is_empty() { String::new() } else { live };
+    let growth = verdict.map(|one| (one.resource, one.evidence.growth_per_hour));
+    let growth = match growth {
+        Some((_, 0)) => "·".to_owned(),
+        Some((Resource::Objects(_), rate)) => format!("+{}", compact_count(rate)),
+        Some((_, rate)) => format!("+{}", compact_size(rate)),
+        None => String::new(),
+    };
+    let history: Vec<u64> = site.growth.live.iter().map(|bytes| bytes.0).collect();
+    let life = site.median_lifetime().map_or_else(String::new, format_duration);
+    vec![
+        sanitize(&site_location(site.name, &site.frames)).into_owned(),
+        live,
+        compact_count(site.live_allocations),
+        percent(site.freed_total, site.allocations_total),
+        life,
+        growth,
+        sparkline(&history, CHART_WIDTH),
+        verdict.map_or_else(String::new, label),
+        kinds(site),
+    ]
+}
+
+/// Returns `leak, likely` or `plateau`.
+fn label(verdict: &SiteVerdict) -> String {
+    match verdict.verdict {
+        engine::verdict::Verdict::Leak => format!("leak, {}", verdict.confidence.name()),
+        other => verdict_label(other).to_owned(),
+    }
+}
+
+/// Returns the kinds of memory and objects: `device`, `pinned, 3 events`.
+fn kinds(site: &SiteView) -> String {
+    let memory = site.kinds.iter().map(|view| view.kind.name().to_owned());
+    let of_objects = site.objects.iter().map(|view| objects(view.kind, view.live));
+    memory.chain(of_objects).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the lines above the sites of a process: what its memory consists of.
+#[must_use]
+pub fn composition(process: &engine::snapshot::ProcessView) -> String {
+    let mut parts: Vec<String> = process
+        .kinds
+        .iter()
+        .filter(|view| view.kind != MemoryKind::Torch)
+        .map(|view| {
+            let size = compact_size(view.live_bytes.0);
+            format!("{} {size} in {}", view.kind.name(), compact_count(view.live_allocations))
+        })
+        .collect();
+    if let Some(untracked) = process.untracked().filter(|bytes| *bytes > Bytes(0)) {
+        parts.push(format!("untracked {} (contexts, code)", compact_size(untracked.0)));
+    }
+    for torch in process.torch.iter().flat_map(|torch| &torch.devices) {
+        let [allocated, cached] = [torch.allocated, torch.cached()].map(|b| compact_size(b.0));
+        parts.push(format!("PyTorch: tensors {allocated}, cached {cached}"));
+    }
+    if parts.is_empty() { "no live memory".to_owned() } else { parts.join("  ") }
+}

@@ -1,0 +1,313 @@
+//! The end of a trace or file: each leak with what it holds, its rate, its line and what to try.
+
+use std::io::{self, Write};
+
+use engine::view::{GpuRow, Leak, NotFreedRow, ProcessRow, ProcessState, View};
+
+use super::table::{self, Column};
+use super::text::{forecast, gpu_name, spread, state, too_early, used_gpus, used_of_total};
+use super::units::{compact_size, duration_words, mark, signed_size};
+use super::{held, leak_location, notes, rate, stack_location};
+use crate::WallClock;
+use crate::report::live::text::TextStyle;
+use crate::sanitize::sanitize;
+
+/// Writes the end of a report: verdict, GPUs, leaks, advice, memory not freed at exit, notes. At
+/// most `top` rows per list. `more`: how to see the evidence, if there are leaks.
+pub fn write_last(
+    out: &mut dyn Write,
+    view: &View<'_>,
+    clock: Option<&WallClock>,
+    style: TextStyle,
+    top: usize,
+    more: &str,
+) -> io::Result<()> {
+    let alarm = !view.leaks.is_empty() || !view.not_freed.is_empty();
+    let observed = duration_words(view.observed);
+    for (index, line) in table::wrap(&headline(view), style.width, 0).iter().enumerate() {
+        let line = if index == 0 { spread(line, &observed, style.width) } else { line.clone() };
+        writeln!(out, "{}", if alarm { style.alarm(&line) } else { style.bold(&line) })?;
+    }
+    let before = note_mark(view, "before_trace");
+    for gpu in used_gpus(view) {
+        write_wrapped(out, &gpu_line(gpu, &before), style.width, 2)?;
+    }
+    if !view.leaks.is_empty() {
+        writeln!(out)?;
+        leaks(out, view, style, top)?;
+        advice(out, view, style, top)?;
+    }
+    not_freed(out, view, style, top)?;
+    not_leaking(out, view, style)?;
+    for (index, note) in view.notes.iter().enumerate() {
+        let text = format!("{} {}", mark(index + 1), notes::text(note, clock));
+        for line in table::wrap(&text, style.width, 2) {
+            writeln!(out, "{}", if note.is_inexact() { line } else { style.dim(&line) })?;
+        }
+    }
+    if !view.leaks.is_empty() && !more.is_empty() {
+        writeln!(out, "{}", style.dim(&format!("More: {more}")))?;
+    }
+    Ok(())
+}
+
+fn write_wrapped(out: &mut dyn Write, text: &str, width: usize, indent: usize) -> io::Result<()> {
+    table::wrap(text, width, indent).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// Returns the verdict on the whole in a sentence or two.
+pub(crate) fn headline(view: &View<'_>) -> String {
+    let (leaking, all) = (view.leaking_processes(), view.processes.len());
+    let processes = |count: usize| match count {
+        1 => "1 process".to_owned(),
+        n => format!("{n} processes"),
+    };
+    let mut text = match (view.leaks.len(), leaking, view.wait) {
+        (0, _, _) if all == 0 => return "No GPU memory activity.".to_owned(),
+        (0, _, Some(wait)) => {
+            let site = too_early(view);
+            let mut chars = site.chars();
+            let first = chars.next().map(|c| c.to_ascii_uppercase());
+            let site: String = first.into_iter().chain(chars).collect();
+            format!("{site}: trace for another {}.", duration_words(wait))
+        }
+        (0, _, None) if !view.not_freed.is_empty() => {
+            let bytes = view.not_freed_bytes();
+            return format!("{bytes} not freed at exit. No other leak in {}.", processes(all));
+        }
+        (0, _, None) => format!("No leak found in {}.", processes(all)),
+        // Processes that ended earlier are not listed.
+        (1, 0, _) => "1 leak in processes that exited.".to_owned(),
+        (n, 0, _) => format!("{n} leaks in processes that exited."),
+        (_, 1, _) if all == 1 => "The process LEAKS.".to_owned(),
+        (_, 1, _) => format!("1 of {} LEAKS.", processes(all)),
+        (_, n, _) => format!("{n} of {} LEAK.", processes(all)),
+    };
+    if let Some((gpu, time)) = view.first_full().and_then(|gpu| Some((gpu, forecast(gpu)?))) {
+        text += &format!(" {} is full in {}.", gpu_name(gpu), duration_words(time));
+    }
+    if !view.not_freed.is_empty() {
+        text += &format!(" {} not freed at exit.", view.not_freed_bytes());
+    }
+    text
+}
+
+fn note_mark(view: &View<'_>, name: &str) -> String {
+    let found = view.notes.iter().position(|note| note.name() == name);
+    found.map_or_else(String::new, |index| mark(index + 1))
+}
+
+fn gpu_line(gpu: &GpuRow<'_>, before: &str) -> String {
+    let name = gpu_name(gpu);
+    let growth = match gpu.growth_per_hour {
+        Some(0) => "; steady".to_owned(),
+        Some(growth) => format!("; {}/h", signed_size(growth)),
+        None => String::new(),
+    };
+    let Some((used, total)) = gpu.used.zip(gpu.total) else {
+        return format!("{name}: {} traced{growth}", gpu.traced);
+    };
+    let other = used.0.saturating_sub(gpu.traced.0).saturating_sub(gpu.untracked.0);
+    format!(
+        "{name}: {} used: {} traced, {} untracked{before}, {} other{growth}",
+        used_of_total(used, total, 2),
+        compact_size(gpu.traced.0),
+        compact_size(gpu.untracked.0),
+        compact_size(other),
+    )
+}
+
+fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {
+    let shown = &view.leaks[..view.leaks.len().min(top)];
+    // The program is the file of most leaks: then its column says nothing new.
+    let with_program = shown.iter().any(|leak| {
+        let place = leak_location(leak);
+        !place.starts_with(&*leak.program)
+    });
+    let mut columns = vec![Column::right(""), Column::right("PID")];
+    if with_program {
+        columns.push(Column::flexible("PROGRAM", 8));
+    }
+    columns.extend([
+        Column::flexible("LEAKS AT", 16),
+        Column::right("HOLDS"),
+        Column::left(""),
+        Column::right("GROWS"),
+        Column::left("CONFIDENCE"),
+    ]);
+    let rows: Vec<Vec<String>> = shown
+        .iter()
+        .enumerate()
+        .map(|(index, leak)| {
+            let (size, number) = held(leak);
+            let mut cells = vec![(index + 1).to_string(), leak_pids(leak)];
+            if with_program {
+                cells.push(sanitize(&leak.program).into_owned());
+            }
+            cells.push(sanitize(&leak_location(leak)).into_owned());
+            cells.extend([size, number, rate(leak), leak.confidence.name().to_owned()]);
+            cells
+        })
+        .collect();
+    for (index, line) in table::lines(&columns, &rows, style.width).iter().enumerate() {
+        writeln!(out, "{}", if index == 0 { style.dim(line) } else { style.bold(line) })?;
+    }
+    omitted(out, view.leaks.len(), shown.len(), "leaks", style)
+}
+
+/// Returns the process of a leak that grows fastest, and the number of others: `1463+2`.
+pub(super) fn leak_pids(leak: &Leak<'_>) -> String {
+    let first = leak.processes.first().and_then(|process| process.pid);
+    let pid = first.map_or_else(|| "exited".to_owned(), |pid| pid.to_string());
+    let more = leak.processes.len().saturating_sub(1);
+    if more > 0 { format!("{pid}+{more}") } else { pid }
+}
+
+fn omitted(
+    out: &mut dyn Write,
+    all: usize,
+    shown: usize,
+    noun: &str,
+    style: TextStyle,
+) -> io::Result<()> {
+    match all - shown {
+        0 => Ok(()),
+        more => {
+            writeln!(out, "{}", style.dim(&format!("… {more} more {noun} (-n {all} shows all)")))
+        }
+    }
+}
+
+/// Writes what to try, once for all leaks that it applies to.
+fn advice(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {
+    let mut causes: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (index, leak) in view.leaks.iter().take(top).enumerate() {
+        let text = &*leak.advice.text;
+        match causes.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, leaks)) => leaks.push(index + 1),
+            None => causes.push((text, vec![index + 1])),
+        }
+    }
+    let numbers = |leaks: &[usize]| ranges(leaks);
+    let width = causes.iter().map(|(_, leaks)| numbers(leaks).len()).max().unwrap_or(0);
+    for (index, (text, leaks)) in causes.iter().enumerate() {
+        let label = if index == 0 { "TRY" } else { "" };
+        let head = format!("{label:<3} {:<width$}  ", numbers(leaks));
+        for line in table::wrap(&format!("{head}{text}"), style.width, head.len()) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Formats numbers as `1,3,6-8`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
+        match run {
+            [one] => parts.push(one.to_string()),
+            [first, second] => parts.push(format!("{first},{second}")),
+            [first, .., last] => parts.push(format!("{first}-{last}")),
+            [] => {}
+        }
+    }
+    parts.join(",")
+}
+
+const NOT_FREED_COLUMNS: [Column; 5] = [
+    Column::right("PID"),
+    Column::flexible("PROGRAM", 8),
+    Column::right("NOT FREED"),
+    Column::left(""),
+    Column::flexible("ALLOCATED AT", 16),
+];
+
+/// Writes memory that ended processes had not freed.
+fn not_freed(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {
+    if view.not_freed.is_empty() {
+        return Ok(());
+    }
+    let row = |row: &NotFreedRow<'_>| {
+        let pid = row.pids.first().map(ToString::to_string).unwrap_or_default();
+        let more = row.pids.len().saturating_sub(1);
+        let pid = if more > 0 { format!("{pid}+{more}") } else { pid };
+        let count = row.allocations;
+        let class = match row.resource {
+            engine::view::LeakResource::Host => "host ",
+            engine::view::LeakResource::Managed => "managed ",
+            _ => "",
+        };
+        let number = format!("in {count} {class}alloc{}", if count == 1 { "" } else { "s" });
+        let place = row.stack.map_or_else(|| "(other sites)".to_owned(), stack_location);
+        vec![
+            pid,
+            sanitize(row.program).into_owned(),
+            compact_size(row.bytes.0),
+            number,
+            sanitize(&place).into_owned(),
+        ]
+    };
+    let shown = view.not_freed.len().min(top);
+    let rows: Vec<_> = view.not_freed.iter().take(shown).map(row).collect();
+    writeln!(out)?;
+    for (index, line) in table::lines(&NOT_FREED_COLUMNS, &rows, style.width).iter().enumerate() {
+        writeln!(out, "{}", if index == 0 { style.dim(line) } else { line.clone() })?;
+    }
+    omitted(out, view.not_freed.len(), shown, "sites", style)
+}
+
+/// Maximum number of processes that are named as not leaking.
+const MAX_NOT_LEAKING: usize = 20;
+
+/// Writes the processes that do not leak, with their verdicts.
+fn not_leaking(out: &mut dyn Write, view: &View<'_>, style: TextStyle) -> io::Result<()> {
+    let clean: Vec<&ProcessRow<'_>> = view
+        .processes
+        .iter()
+        .filter(|row| row.leaks.is_empty())
+        .filter(|row| !view.not_freed.iter().any(|one| one.pids.contains(&row.process.key.pid)))
+        .collect();
+    if clean.is_empty() {
+        return Ok(());
+    }
+    let one = |row: &&ProcessRow<'_>| {
+        let program = sanitize(row.program);
+        let verdict = match row.state {
+            ProcessState::Ended => Some("exited".to_owned()),
+            // Without a trend there is no verdict.
+            ProcessState::Steady if row.growth_per_hour.is_none() => None,
+            other => Some(state(other)),
+        };
+        let used = (row.used.0 > 0).then(|| compact_size(row.used.0));
+        let details: Vec<String> = verdict.into_iter().chain(used).collect();
+        let name = match (&*program, row.process.key.pid.0) {
+            ("", 0) => "unnamed process".to_owned(),
+            ("", pid) => format!("process {pid}"),
+            (program, pid) => format!("{program} {pid}"),
+        };
+        match details.is_empty() {
+            true => name,
+            false => format!("{name} ({})", details.join(", ")),
+        }
+    };
+    let names: Vec<_> = clean.iter().take(MAX_NOT_LEAKING).map(one).collect();
+    let more = clean.len().saturating_sub(MAX_NOT_LEAKING);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let label = if view.leaks.is_empty() { "Processes" } else { "Not leaking" };
+    let text = format!("{label}: {}{more}", names.join(", "));
+    table::wrap(&text, style.width, 2)
+        .iter()
+        .try_for_each(|line| writeln!(out, "{}", style.dim(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_listed_as_ranges() {
+        assert_eq!(ranges(&[1, 3, 4, 6, 7, 8]), "1,3,4,6-8");
+        assert_eq!(ranges(&[2]), "2");
+        assert_eq!(ranges(&[]), "");
+    }
+}

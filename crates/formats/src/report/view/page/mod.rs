@@ -1,0 +1,221 @@
+//! The view as the live page shows it: text cells in the columns, order and words of text reports.
+//! The page only places them, so it needs no logic of its own.
+
+mod leaks;
+mod sites;
+
+pub use leaks::{LEAK_COLUMNS, LeakDetails, LeakItem};
+pub use sites::{SITE_COLUMNS, SiteDetails, SiteItem, site_location};
+
+use engine::model::stack::CallStack;
+use engine::view::{GpuRow, ProcessRow, View};
+use serde::Serialize;
+
+use super::table::{Align, Column};
+use super::text::{cells, forecast, growth, used_of_total, verdict_line};
+use super::units::{compact_size, duration_words};
+use super::{notes, text};
+use crate::WallClock;
+use crate::report::analysis::frames;
+use crate::report::redact::redact_paths;
+use crate::sanitize::sanitize;
+
+/// An entry of a list that is updated by key.
+pub trait Keyed {
+    /// Key, unique within its list.
+    fn key(&self) -> &str;
+}
+
+/// Returns the name of a GPU, sanitized.
+#[must_use]
+pub fn gpu_name(row: &GpuRow<'_>) -> String {
+    text::gpu_name(row)
+}
+
+/// A column title, and whether its cells are aligned to the right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct PageColumn {
+    title: &'static str,
+    right: bool,
+}
+
+impl PageColumn {
+    const fn of(column: &Column) -> Self {
+        Self { title: column.title, right: matches!(column.align, Align::Right) }
+    }
+}
+
+/// Returns the columns of processes.
+#[must_use]
+pub fn process_columns() -> Vec<PageColumn> {
+    text::SHOWN.iter().map(|column| PageColumn::of(&Column::from(column.spec()))).collect()
+}
+
+/// The verdict on the host, and what applies to all values.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Summary {
+    /// Time of day of the snapshot.
+    pub time: String,
+    /// Time since the trace began, in words.
+    pub observed: String,
+    /// Verdict in one line.
+    pub verdict: String,
+    /// Whether something leaks or fills a GPU.
+    pub alarm: bool,
+    /// Notes on the accuracy of the values.
+    pub notes: Vec<NoteItem>,
+}
+
+/// A note on the accuracy of the values.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NoteItem {
+    /// Text.
+    pub text: String,
+    /// Whether it makes values inexact.
+    pub inexact: bool,
+}
+
+impl Summary {
+    /// Summarizes a view.
+    #[must_use]
+    pub fn of(view: &View<'_>, clock: &WallClock) -> Self {
+        let (verdict, alarm) = match view.processes.is_empty() {
+            true => ("no GPU memory activity yet".to_owned(), false),
+            false => verdict_line(view, clock),
+        };
+        let note = |note| NoteItem {
+            text: notes::text(note, Some(clock)),
+            inexact: engine::view::Note::is_inexact(note),
+        };
+        Self {
+            time: clock.time_of_day(view.at),
+            observed: duration_words(view.observed),
+            verdict,
+            alarm,
+            notes: view.notes.iter().map(note).collect(),
+        }
+    }
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GpuItem {
+    key: String,
+    /// Index; `None` for memory on unknown GPUs.
+    gpu: Option<u16>,
+    name: String,
+    used: String,
+    /// Used and traced memory, as shares of the total in thousandths, if that is known.
+    share: Option<[u64; 2]>,
+    parts: String,
+    growth: String,
+    full: String,
+    processes: u64,
+}
+
+impl GpuItem {
+    /// Returns a row of a view.
+    #[must_use]
+    pub fn of(row: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> Self {
+        let full = forecast(row).map_or_else(String::new, |time| {
+            let at = engine::model::units::Timestamp(view.at.0.saturating_add(time.0));
+            format!("full in {} ({})", duration_words(time), clock.minute(at))
+        });
+        let known = row.used.zip(row.total).filter(|(_, total)| total.0 > 0);
+        let other = row
+            .used
+            .map_or(0, |used| used.0.saturating_sub(row.traced.0).saturating_sub(row.untracked.0));
+        let [traced, untracked, other] = [row.traced.0, row.untracked.0, other].map(compact_size);
+        Self {
+            key: row.gpu.map_or_else(|| "?".to_owned(), |gpu| gpu.0.to_string()),
+            gpu: row.gpu.map(|gpu| gpu.0),
+            name: gpu_name(row),
+            used: match (known, row.total) {
+                (Some((used, total)), _) => used_of_total(used, total, 1),
+                (None, Some(total)) => format!("{} of {total} traced", row.traced),
+                (None, None) => format!("{} traced", row.traced),
+            },
+            share: known.map(|(used, total)| {
+                [used, row.traced].map(|part| {
+                    let share = u128::from(part.0) * 1000 / u128::from(total.0);
+                    u64::try_from(share).unwrap_or(1000).min(1000)
+                })
+            }),
+            parts: match known {
+                Some(_) => format!("{traced} traced, {untracked} untracked, {other} other"),
+                None => String::new(),
+            },
+            growth: growth(row),
+            full,
+            processes: row.processes,
+        }
+    }
+}
+
+impl Keyed for GpuItem {
+    fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ProcessItem {
+    key: String,
+    pid: u32,
+    /// GPUs that it uses.
+    gpus: Vec<u16>,
+    /// Name of its verdict.
+    state: &'static str,
+    cells: Vec<String>,
+}
+
+impl ProcessItem {
+    /// Returns a row of a view.
+    #[must_use]
+    pub fn of(row: &ProcessRow<'_>, view: &View<'_>) -> Self {
+        let process = row.process;
+        // On a host with one GPU, memory on an unknown device is there.
+        let only =
+            view.gpus.iter().filter_map(|gpu| gpu.gpu).next().filter(|_| view.gpus.len() == 1);
+        let mut gpus: Vec<u16> =
+            process.devices.iter().filter_map(|row| Some(row.gpu.or(only)?.0)).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        Self {
+            key: format!("{}-{}", process.key.pid, process.key.start),
+            pid: process.key.pid.0,
+            gpus,
+            state: row.state.name(),
+            cells: cells(row, view),
+        }
+    }
+}
+
+impl Keyed for ProcessItem {
+    fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// A frame of a call stack.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FrameItem {
+    text: String,
+    /// Whether it belongs to a library, so that text reports fold it.
+    folded: bool,
+}
+
+/// Returns a stack with its paths, or with the last component of each path only.
+fn redacted(stack: &CallStack, paths: bool) -> CallStack {
+    stack.map(|frame| redact_paths(frame, paths))
+}
+
+fn stack(stack: &CallStack) -> Vec<FrameItem> {
+    let frames = stack.iter().zip(&stack.headline().folded);
+    let item = |(frame, folded): (_, &bool)| FrameItem {
+        text: sanitize(&frames::line(frame)).into_owned(),
+        folded: *folded,
+    };
+    frames.map(item).collect()
+}
