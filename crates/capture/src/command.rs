@@ -41,16 +41,37 @@ pub enum StdoutTarget {
     Error,
 }
 
-/// Starts `command` suspended before its first instruction, with additional environment variables.
+/// User and environment of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunAs {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// The whole environment.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+/// Starts `command` suspended before its first instruction, with additional environment variables;
+/// as another user if `run_as` is given.
 pub fn spawn_suspended(
     command: &[OsString],
     stdout: StdoutTarget,
     environment: &[(OsString, OsString)],
+    run_as: Option<&RunAs>,
 ) -> Result<SuspendedCommand, Error> {
     let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
     let program = command.first().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    find(program).map_err(failed)?;
+    let path = match run_as {
+        Some(user) => {
+            user.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone())
+        }
+        None => std::env::var_os("PATH"),
+    };
+    find(program, &path.unwrap_or_default()).map_err(failed)?;
     let (reader, start_pipe) = pipe().map_err(failed)?;
     let stdout = match stdout {
         StdoutTarget::Same => Stdio::inherit(),
@@ -58,15 +79,30 @@ pub fn spawn_suspended(
             Stdio::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?)
         }
     };
-    let child = Command::new("/proc/self/exe")
-        .stdout(stdout)
-        .arg(LAUNCHER_ARG)
-        .arg(reader.as_raw_fd().to_string())
-        .args(command)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .spawn()
-        .map_err(failed)?;
+    let mut launcher = Command::new("/proc/self/exe");
+    launcher.stdout(stdout).arg(LAUNCHER_ARG).arg(reader.as_raw_fd().to_string()).args(command);
+    if let Some(user) = run_as {
+        become_user(&mut launcher, user);
+    }
+    launcher.envs(environment.iter().map(|(name, value)| (name, value)));
+    let child = launcher.spawn().map_err(failed)?;
     Ok(SuspendedCommand { child, start_pipe: File::from(start_pipe) })
+}
+
+/// Makes a child another user. The launcher itself already runs as that user: its environment
+/// must not reach a privileged process.
+fn become_user(launcher: &mut Command, user: &RunAs) {
+    launcher.env_clear().envs(user.environment.iter().cloned());
+    let RunAs { uid, gid, groups, .. } = user.clone();
+    let change = move || {
+        // SAFETY: `groups` outlives the call, which reads as many ids as its length says.
+        let grouped = unsafe { libc::setgroups(groups.len(), groups.as_ptr()) };
+        // SAFETY: both change only the ids of the calling process.
+        let changed = grouped == 0 && unsafe { libc::setgid(gid) == 0 && libc::setuid(uid) == 0 };
+        if changed { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure makes system calls only; it neither allocates nor takes locks.
+    unsafe { launcher.pre_exec(change) };
 }
 
 /// The launcher: waits for a byte on the pipe, then executes the command. Returns only an error.
@@ -110,14 +146,13 @@ impl RunningCommand {
 }
 
 /// Finds the file of a command as the shell does.
-fn find(program: &OsStr) -> io::Result<PathBuf> {
+fn find(program: &OsStr, dirs: &OsStr) -> io::Result<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 || program.as_encoded_bytes().contains(&b'/') {
         return executable(path);
     }
-    let dirs = std::env::var_os("PATH").unwrap_or_default();
     let mut denied = None;
-    for dir in std::env::split_paths(&dirs) {
+    for dir in std::env::split_paths(dirs) {
         match executable(&dir.join(path)) {
             Ok(found) => return Ok(found),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied = Some(error),
@@ -162,9 +197,11 @@ mod tests {
 
     #[test]
     fn commands_are_found_in_path() {
-        assert!(find(OsStr::new("sh")).is_ok());
-        assert!(find(OsStr::new("/bin/sh")).is_ok());
-        let kind = |name: &str| find(OsStr::new(name)).unwrap_err().kind();
+        let dirs = std::env::var_os("PATH").unwrap();
+        assert!(find(OsStr::new("sh"), &dirs).is_ok());
+        assert!(find(OsStr::new("sh"), OsStr::new("/nowhere")).is_err());
+        assert!(find(OsStr::new("/bin/sh"), &dirs).is_ok());
+        let kind = |name: &str| find(OsStr::new(name), &dirs).unwrap_err().kind();
         assert_eq!(kind("no-such-program-here"), io::ErrorKind::NotFound);
         assert_eq!(kind("/no/such/program"), io::ErrorKind::NotFound);
         assert_eq!(kind("/etc/passwd"), io::ErrorKind::PermissionDenied);

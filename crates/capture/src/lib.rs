@@ -11,6 +11,8 @@ mod containers;
 pub mod decode;
 mod error;
 pub mod fault;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod gpus;
 pub mod hooks;
 pub mod in_process;
@@ -19,6 +21,7 @@ pub mod plan;
 pub mod session;
 mod stacks;
 mod threads;
+pub mod users;
 mod wire;
 
 #[cfg(test)]

@@ -154,10 +154,43 @@ struct frame_walk {
 	const struct vs_python *python;
 	__u64 *words;			/* buffer of the thread */
 	struct vs_python_stack *record; /* receives the frames; may be null */
+	struct window *window;		/* may be null */
+	__u64 from, to;			/* addresses in the window */
 	__u64 frame;
 	__u64 hash;
 	__u32 count;
 };
+
+/* Frames lie next to each other, outer ones at lower addresses, in chunks of this size; those of
+ * calls from native code may also be on the native stack. */
+#define FRAME_CHUNK 16384
+
+_Static_assert(FRAME_OBJECT_BYTES <= WINDOW_MORE, "a frame that begins in the window");
+
+/* Reads the current frame. The window holds its page up to its end, so that outer frames need no
+ * other read. Returns 1 if it cannot be read. */
+static __always_inline int read_frame(struct frame_walk *walk, __u32 length)
+{
+	struct window *window = walk->window;
+	__u64 frame = walk->frame, page = frame & ~(WINDOW - 1ULL);
+
+	/* A frame elsewhere does not replace the window. */
+	if (!window || (walk->to && walk->to - frame > FRAME_CHUNK))
+		return bpf_probe_read_user(walk->words, length, (void *)frame) != 0;
+	if (frame < walk->from || frame + length > walk->to) {
+		__u64 bytes = frame - page + length;
+
+		walk->to = 0;
+		if (bytes > sizeof(window->bytes) ||
+		    bpf_probe_read_user(window->bytes, bytes, (void *)page))
+			return 1;
+		walk->from = page;
+		walk->to = frame + length;
+	}
+	__builtin_memcpy(walk->words, window->bytes + ((frame - page) & (WINDOW - 1)),
+			 FRAME_OBJECT_BYTES);
+	return 0;
+}
 
 static long next_frame(__u32 round, struct frame_walk *walk)
 {
@@ -168,8 +201,7 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 	__u8 *bytes = (__u8 *)words;
 	__u32 length = python->every_is_entry ? FRAME_OBJECT_BYTES : FRAME_BYTES;
 
-	__builtin_memset(words, 0, VS_WORDS * 8);
-	if (!walk->frame || bpf_probe_read_user(words, length, (void *)walk->frame))
+	if (!walk->frame || read_frame(walk, length))
 		return 1;
 	walk->frame = words[python->frame_previous & (VS_WORDS - 1)];
 	if (bytes[python->frame_owner & (VS_WORDS * 8 - 1)] >= python->owner_entry) {
@@ -205,6 +237,7 @@ static __noinline int send_python(const struct vs_python *python, struct thread_
 
 	if (!record)
 		return 1;
+	walk.window = own_window();
 	fill_head(&record->head, VS_PYTHON);
 	record->head.result = own_exec_gen();
 	record->token = token;
@@ -221,6 +254,7 @@ static __noinline __u64 hash_python(const struct vs_python *python, struct threa
 	struct frame_walk walk = {
 		.python = python, .words = thread->words, .frame = frame, .hash = VS_PYTHON};
 
+	walk.window = own_window();
 	bpf_loop(VS_PYTHON_MAX, next_frame, &walk, 0);
 	return walk.hash;
 }

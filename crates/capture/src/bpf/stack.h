@@ -132,33 +132,6 @@ static __noinline int send_copy(const struct caller *caller, __u64 token,
 	return 0;
 }
 
-/* Size of a cached part of the calling thread's stack. Many single words are inspected, and reading
- * one word costs about as much as reading several hundred. */
-#define WINDOW 4096
-
-struct window {
-	__u8 bytes[WINDOW + 8];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct window);
-} stack_windows SEC(".maps");
-
-/* The kernel has task storage. */
-const volatile bool use_stack_windows = 0;
-
-/* NULL also where the storage is busy: words are then read one by one. */
-static __always_inline struct window *own_window(void)
-{
-	if (!use_stack_windows)
-		return NULL;
-	return bpf_task_storage_get(&stack_windows, (void *)bpf_get_current_task_btf(), NULL,
-				    BPF_LOCAL_STORAGE_GET_F_CREATE);
-}
-
 /* Address range that the window holds. */
 struct view {
 	struct window *window;
@@ -398,7 +371,8 @@ __noinline int capture_stack(__u64 ip, __u64 sp, __u64 bp)
 	struct stack_ref *ref;
 	int lost;
 
-	if (!thread)
+	/* Kernels before 6.8 also verify global functions that are not called: no maps exist. */
+	if (!stacks || !thread)
 		return 0;
 	ref = &thread->ref;
 	if (stacks == VS_STACKS_COPY && effective_stack_mode() == VS_STACKS_COPY)

@@ -24,6 +24,7 @@
 #include "kernel_name.h"
 #include "launch.h"
 #include "copy.h"
+#include "window.h"
 #include "python.h"
 #include "stack.h"
 #include "loss.h"
@@ -129,32 +130,6 @@ int launch_single(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Attach mode single-no-cookie: the row is a constant, and the programs are loaded once per row. */
-const volatile __u32 constant_hook = VS_SELF_TEST;
-
-SEC("uprobe")
-int call_constant_enter(struct pt_regs *ctx)
-{
-	call_enter(ctx, constant_hook);
-	return 0;
-}
-
-SEC("uretprobe")
-int call_constant_return(struct pt_regs *ctx)
-{
-	call_return(ctx, constant_hook);
-	return 0;
-}
-
-SEC("uprobe")
-int launch_constant(struct pt_regs *ctx)
-{
-	__u64 unused;
-
-	launch_enter(ctx, constant_hook, &unused);
-	return 0;
-}
-
 /* Blocks of PyTorch's caching allocator, probed at entry only in every attach mode. */
 SEC("uprobe.multi")
 int tensor_multi(struct pt_regs *ctx)
@@ -167,13 +142,6 @@ SEC("uprobe")
 int tensor_single(struct pt_regs *ctx)
 {
 	tensor_enter(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
-
-SEC("uprobe")
-int tensor_constant(struct pt_regs *ctx)
-{
-	tensor_enter(ctx, constant_hook);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 //! Containers of processes, from the names of their cgroups, the node's log files and `/proc`,
 //! without API requests.
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod pod_logs;
 
 use std::collections::HashMap;

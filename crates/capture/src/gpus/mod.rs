@@ -3,16 +3,20 @@
 //! Read from NVML, or from `nvidia-smi` if this binary cannot load libraries. Neither creates a
 //! CUDA context. A query can take long, so it runs in its own thread, and nothing waits for it.
 
+mod device_holders;
 mod nvidia_smi;
 #[cfg(not(target_feature = "crt-static"))]
 mod nvml;
 mod visible_devices;
 
+pub use device_holders::unlisted_holders;
 pub(crate) use visible_devices::{DeviceVisibilityEnv, resolve_devices};
 
-use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
-use std::time::Duration;
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
+use engine::model::device_holder::DeviceHolder;
 use engine::model::ids::{GpuId, Pid};
 use engine::model::units::Timestamp;
 
@@ -52,6 +56,10 @@ trait UsageSource {
     fn uses(&self, gpus: &[GpuInfo]) -> Result<Vec<ProcessGpuUsage>, String>;
     /// Returns the free memory of each GPU, if reported.
     fn free(&self, gpus: &[GpuInfo]) -> Vec<(GpuId, u64)>;
+    /// Whether it can be queried many times a second.
+    fn is_cheap(&self) -> bool {
+        false
+    }
 }
 
 /// The result of one query.
@@ -61,6 +69,8 @@ pub(crate) struct UsageSample {
     pub(crate) queried_at: Timestamp,
     pub(crate) uses: Vec<ProcessGpuUsage>,
     pub(crate) free: Vec<(GpuId, u64)>,
+    /// Processes that have a GPU open and are not in `uses`; from time to time.
+    pub(crate) unlisted: Option<Vec<DeviceHolder>>,
 }
 
 /// Polls driver-reported usage in the background.
@@ -69,10 +79,24 @@ pub(crate) struct UsagePoller {
     gpus: Vec<GpuInfo>,
     new_gpus: Receiver<Vec<GpuInfo>>,
     samples: Receiver<Result<UsageSample, String>>,
+    /// A sample that is newer than the last records that were read.
+    early: Option<Result<UsageSample, String>>,
+    /// Requests a query before the next one is due.
+    request: SyncSender<()>,
 }
 
 /// Time between two queries.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum time between two queries that are requested: they measure what an object costs.
+const MIN_QUERY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The time between such queries is at least this many times as long as the last one took, so that
+/// they take at most 2 % of a core.
+const QUERY_PAUSE_FACTOR: u32 = 50;
+
+/// Time between two searches for processes that the driver does not list.
+const HOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long the start of a trace waits for the list of GPUs.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -85,6 +109,7 @@ impl UsagePoller {
     pub(crate) fn start() -> Option<Self> {
         let (gpu_sender, new_gpus) = sync_channel(1);
         let (sender, samples) = sync_channel(1);
+        let (request, requests) = sync_channel(1);
         let poll = move || {
             let (source, gpus) = loop {
                 let found = contain(|| Ok(find_source())).ok().flatten();
@@ -100,22 +125,39 @@ impl UsagePoller {
             if gpu_sender.send(gpus.clone()).is_err() {
                 return;
             }
+            let mut scanned: Option<Instant> = None;
             loop {
-                let queried_at = clock::monotonic();
+                let (queried_at, began) = (clock::monotonic(), Instant::now());
+                let is_due = scanned.is_none_or(|at| at.elapsed() >= HOLDER_SCAN_INTERVAL);
                 let sample = contain(|| {
                     let uses = source.uses(&gpus)?;
-                    Ok(UsageSample { queried_at, uses, free: source.free(&gpus) })
+                    let free = source.free(&gpus);
+                    let listed = uses.iter().map(|usage| usage.pid).collect();
+                    let unlisted = is_due.then(|| unlisted_holders(&listed));
+                    Ok(UsageSample { queried_at, uses, free, unlisted })
                 });
+                let took = began.elapsed();
+                scanned = if is_due { Some(Instant::now()) } else { scanned };
+                // After a failure, requests do not shorten the time that the driver has to recover.
+                let takes_requests = sample.is_ok() && source.is_cheap();
                 if sender.send(sample).is_err() {
                     return;
                 }
-                std::thread::sleep(POLL_INTERVAL);
+                let pause = took.saturating_mul(QUERY_PAUSE_FACTOR);
+                let pause = pause.clamp(MIN_QUERY_INTERVAL, POLL_INTERVAL);
+                std::thread::sleep(pause);
+                let wait = POLL_INTERVAL.saturating_sub(pause);
+                if !takes_requests {
+                    std::thread::sleep(wait);
+                } else if requests.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
+                    return;
+                }
             }
         };
         // Not joined: a driver that hangs must not keep this program from exiting.
         std::thread::Builder::new().name("gpu-usage".into()).spawn(poll).ok()?;
         let gpus = new_gpus.recv_timeout(STARTUP_TIMEOUT).unwrap_or_default();
-        Some(Self { gpus, new_gpus, samples })
+        Some(Self { gpus, new_gpus, samples, early: None, request })
     }
 
     /// Returns whether the GPUs were found since the last call.
@@ -132,9 +174,23 @@ impl UsagePoller {
         &self.gpus
     }
 
-    /// Returns the newest sample or error since the last call.
-    pub(crate) fn latest(&self) -> Option<Result<UsageSample, String>> {
-        self.samples.try_iter().last()
+    /// Returns the newest sample or error since the last call. A sample whose query began after
+    /// `until` is kept for the next call: records of earlier calls may not have been read yet.
+    pub(crate) fn latest(&mut self, until: Timestamp) -> Option<Result<UsageSample, String>> {
+        let newest = self.early.take().or_else(|| self.samples.try_iter().last());
+        match newest {
+            Some(Ok(sample)) if sample.queried_at > until => {
+                self.early = Some(Ok(sample));
+                None
+            }
+            newest => newest,
+        }
+    }
+
+    /// Requests a query soon.
+    pub(crate) fn request(&self) {
+        // If a request is pending, one more changes nothing.
+        let _ = self.request.try_send(());
     }
 }
 
@@ -148,6 +204,14 @@ fn find_source() -> Option<(Box<dyn UsageSource>, Vec<GpuInfo>)> {
     let source = nvidia_smi::NvidiaSmi::find()?;
     let gpus = source.gpus().ok()?;
     Some((Box::new(source), gpus))
+}
+
+/// Returns the processes that the driver lists, on any GPU; `None` if it cannot be queried.
+#[must_use]
+pub fn listed_processes() -> Option<HashSet<Pid>> {
+    let (source, gpus) = find_source()?;
+    let uses = source.uses(&gpus).ok()?;
+    Some(uses.into_iter().map(|usage| usage.pid).collect())
 }
 
 /// Finds a GPU by its UUID or by that of one of its MIG instances.

@@ -55,6 +55,10 @@ impl UsageSource for Nvml {
         Ok(uses)
     }
 
+    fn is_cheap(&self) -> bool {
+        true
+    }
+
     fn free(&self, gpus: &[GpuInfo]) -> Vec<(GpuId, u64)> {
         let free = |gpu: &GpuInfo| {
             let device = self.0.device_by_index(u32::from(gpu.id.0)).ok()?;

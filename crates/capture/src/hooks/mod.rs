@@ -11,7 +11,8 @@ mod unhooked;
 pub use objects::ObjectEffect;
 pub use table::HOOKS;
 pub use unhooked::{
-    looks_like_memory_function, looks_like_object_function, unhooked, unhooked_object,
+    is_unknown_memory_function, looks_like_memory_function, looks_like_object_function, unhooked,
+    unhooked_object,
 };
 
 use engine::model::activity::CopyDirection;

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use super::area::{
 };
 use super::hook_rows;
 use super::process_end::{holder, whole_file};
+use super::requests;
 use crate::decode::element_table;
 use crate::session::SessionOptions;
 
@@ -50,6 +52,15 @@ pub enum CollectorDirError {
     /// The command is already traced in-process.
     #[error("{INJECTION_VARIABLE} already loads {LIBRARY}; `vramscope run` cannot be nested")]
     Nested,
+    /// The Python package is not installed.
+    #[error(
+        "{} not found; install vramscope with pip, or import vramscope in the program",
+        path.display()
+    )]
+    NoPackage {
+        /// The directory that is missing.
+        path: PathBuf,
+    },
     /// Shared files could not be created.
     #[error("cannot create shared memory in {}: {source}", path.display())]
     NoFiles {
@@ -69,6 +80,8 @@ pub struct CollectorDir {
     chained: Option<OsString>,
     /// The control file, with the lock by which processes see that the collector runs.
     file: File,
+    /// The socket for requests of programs, until it is taken.
+    listener: Option<UnixListener>,
 }
 
 impl CollectorDir {
@@ -82,7 +95,8 @@ impl CollectorDir {
         let path = create_dir()?;
         let failed = |source| CollectorDirError::NoFiles { path: path.clone(), source };
         let file = control_file(&path).map_err(failed)?;
-        Ok(Self { path, library, chained: configured, file })
+        let listener = Some(requests::listen(&path).map_err(failed)?);
+        Ok(Self { path, library, chained: configured, file, listener })
     }
 
     /// Returns the environment variables for the command.
@@ -102,6 +116,18 @@ impl CollectorDir {
     #[must_use]
     pub fn chained(&self) -> Option<&OsStr> {
         self.chained.as_deref()
+    }
+
+    /// Returns the directory that makes Python import the package vramscope at its start, if it is
+    /// on `PYTHONPATH`.
+    pub fn python_path(&self) -> Result<PathBuf, CollectorDirError> {
+        let path = self.library.with_file_name("python");
+        if path.is_dir() { Ok(path) } else { Err(CollectorDirError::NoPackage { path }) }
+    }
+
+    /// Takes the socket for requests of programs.
+    pub fn take_listener(&mut self) -> Option<UnixListener> {
+        self.listener.take()
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -187,10 +213,8 @@ fn is_ours(path: &OsStr) -> bool {
 /// Creates a directory that only this user can access, in memory if possible: on a disk the kernel
 /// would write the rings back.
 fn create_dir() -> Result<PathBuf, CollectorDirError> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let parents = [Some(PathBuf::from("/dev/shm")), runtime, Some(std::env::temp_dir())];
     let mut failure = None;
-    for parent in parents.into_iter().flatten() {
+    for parent in parents() {
         remove_abandoned(&parent);
         for attempt in 0..100 {
             let path = parent.join(format!("{DIR_PREFIX}{}-{attempt}", std::process::id()));
@@ -209,6 +233,28 @@ fn create_dir() -> Result<PathBuf, CollectorDirError> {
         source: io::ErrorKind::AlreadyExists.into(),
     };
     Err(failure.unwrap_or_else(full))
+}
+
+/// Returns where directories of collectors are created, best first.
+fn parents() -> impl Iterator<Item = PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let parents = [Some(PathBuf::from("/dev/shm")), runtime, Some(std::env::temp_dir())];
+    parents.into_iter().flatten()
+}
+
+/// Returns the directories of this user's running collectors.
+#[must_use]
+pub fn collector_dirs() -> Vec<PathBuf> {
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let entries = parents().flat_map(|parent| fs::read_dir(parent).into_iter().flatten().flatten());
+    let is_own = |entry: &fs::DirEntry| {
+        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(DIR_PREFIX));
+        // Of the entry, not of what a link leads to.
+        let found = entry.metadata();
+        is_named && found.is_ok_and(|found| found.is_dir() && (user == 0 || found.uid() == user))
+    };
+    entries.filter(is_own).map(|entry| entry.path()).collect()
 }
 
 /// Removes the directories of this user's collectors that were killed.

@@ -11,9 +11,11 @@ mod jumps;
 mod known_stack_store;
 mod open_area;
 mod process_end;
+mod requests;
 mod source;
 mod tables;
 
-pub use collector_dir::{CollectorDir, CollectorDirError};
+pub use collector_dir::{CollectorDir, CollectorDirError, collector_dirs};
+pub use requests::{SOCKET_FILE, Waker, peer};
 pub(crate) use source::InProcess;
 pub(crate) use tables::SharedTable;

@@ -15,6 +15,7 @@ use super::area::{Control, RowState, START_FAILURES, StartFailure, mappings_file
 use super::collector_dir::CollectorDir;
 use super::open_area::Area;
 use super::process_end::ProcessEnd;
+use super::requests::Waker;
 use super::tables::{Areas, Tables};
 use crate::clock;
 use crate::decode::{ExecGeneration, Record, decode_all};
@@ -357,5 +358,9 @@ impl Source for InProcess {
     fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
         self.control.stacks.store(max.wire().min(self.stack_mode), Ordering::Relaxed);
         Ok(())
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        Some(Waker(&self.control.wakes))
     }
 }

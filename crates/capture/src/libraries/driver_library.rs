@@ -1,6 +1,6 @@
 //! A driver library: its identity and probe points.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,7 +10,7 @@ use object::read::elf::ElfFile64;
 use object::{Architecture, Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 
 use crate::error::shortage;
-use crate::hooks::HOOKS;
+use crate::hooks::{HOOKS, is_unknown_memory_function};
 use crate::plan::prologue::{AttachPoint, attach_point};
 
 /// Identity of a file, independent of the mount: overlay mounts of one layer have different device
@@ -52,8 +52,9 @@ pub struct DriverLibrary {
     pub identity: FileIdentity,
     /// Probed functions; names that share an address appear once.
     pub functions: Vec<ProbedFunction>,
-    /// Rows of the hook table that this driver does not export.
-    pub missing: Vec<usize>,
+    /// Exported memory functions that this version of vramscope does not know, so their allocations
+    /// are not counted.
+    pub unknown: Vec<String>,
     file: File,
 }
 
@@ -122,14 +123,12 @@ impl DriverLibrary {
             return Err(DriverLibraryError::Machine { path: name.to_owned(), machine });
         }
         let identity = FileIdentity::new(&metadata, &elf);
-        let symbols = exported(&elf, name)?;
+        let (symbols, unknown) = exported(&elf, name)?;
         let functions = functions(&elf, &symbols, &file).map_err(read)?;
         if functions.is_empty() {
             return Err(DriverLibraryError::NoFunctions { path: name.to_owned() });
         }
-        let missing =
-            (0..HOOKS.len()).filter(|&i| !symbols.contains_key(HOOKS[i].symbol)).collect();
-        Ok(Self { path: name.to_owned(), identity, functions, missing, file })
+        Ok(Self { path: name.to_owned(), identity, functions, unknown, file })
     }
 
     /// Returns a path to the open file that works even if the file was deleted.
@@ -140,14 +139,22 @@ impl DriverLibrary {
     }
 }
 
-/// Returns the addresses and sizes of the hooked functions that the library exports.
+/// Addresses and sizes of exported functions that are hooked.
+type HookedSymbols = HashMap<&'static str, (u64, u64)>;
+
+/// Maximum number of unknown functions that are listed: the library may be anything.
+const MAX_UNKNOWN: usize = 256;
+
+/// Returns the hooked functions that the library exports, and its memory functions that are not
+/// known.
 fn exported<'data>(
     elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
     name: &Path,
-) -> Result<HashMap<&'static str, (u64, u64)>, DriverLibraryError> {
+) -> Result<(HookedSymbols, Vec<String>), DriverLibraryError> {
     let wanted: HashMap<&[u8], &'static str> =
         HOOKS.iter().map(|hook| (hook.symbol.as_bytes(), hook.symbol)).collect();
     let mut found = HashMap::new();
+    let mut unknown = BTreeSet::new();
     for symbol in elf.dynamic_symbols() {
         if !symbol.is_definition() {
             continue;
@@ -157,9 +164,14 @@ fn exported<'data>(
             .map_err(|source| DriverLibraryError::Elf { path: name.to_owned(), source })?;
         if let Some(&name) = wanted.get(bytes) {
             found.insert(name, (symbol.address(), symbol.size()));
+        } else if let Ok(name) = str::from_utf8(bytes)
+            && unknown.len() < MAX_UNKNOWN
+            && is_unknown_memory_function(name)
+        {
+            unknown.insert(name.to_owned());
         }
     }
-    Ok(found)
+    Ok((found, unknown.into_iter().collect()))
 }
 
 /// Maximum bytes of a function that are searched for branches.
@@ -204,6 +216,6 @@ pub(super) fn file_offset<'data>(
     elf.segments().find_map(|segment| {
         let (start, bytes) = segment.file_range();
         let inside = address.checked_sub(segment.address())?;
-        (inside < bytes).then(|| start + inside)
+        (inside < bytes).then(|| start.checked_add(inside)).flatten()
     })
 }

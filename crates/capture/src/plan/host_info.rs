@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::fs;
 
+use crate::plan::restrictions::SecurityFacts;
+
 /// Effective capabilities of this process that tracing uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities {
@@ -78,8 +80,8 @@ pub struct HostInfo {
     pub cpus: u64,
     /// The kernel has BTF.
     pub btf: bool,
-    /// The lockdown mode of the kernel, if any.
-    pub lockdown: Option<String>,
+    /// Security settings of this host and of this process.
+    pub security: SecurityFacts,
     /// The result of each attach mode that was tried, best first.
     pub attach_modes: Vec<(crate::plan::AttachMode, Result<(), String>)>,
 }
@@ -91,13 +93,13 @@ impl HostInfo {
         let (release, machine) = uname();
         Self {
             kernel: version(&release),
+            security: SecurityFacts::read(&release),
             release,
             machine,
             capabilities: capabilities(),
             limits: Limits::gather(),
             cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u64,
             btf: fs::metadata("/sys/kernel/btf/vmlinux").is_ok(),
-            lockdown: lockdown(),
             attach_modes: Vec::new(),
         }
     }
@@ -142,12 +144,6 @@ fn capabilities() -> Capabilities {
         read_files: override_access || read_search,
         uid: value("Uid:").split_whitespace().nth(1).and_then(|v| v.parse().ok()).unwrap_or(0),
     }
-}
-
-fn lockdown() -> Option<String> {
-    let text = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
-    let active = text.split('[').nth(1)?.split(']').next()?;
-    (active != "none").then(|| active.to_owned())
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 pub mod host_info;
 pub mod patch;
 pub mod prologue;
+pub mod restrictions;
 
 use std::fmt;
 
 use crate::plan::host_info::{Capabilities, HostInfo, Limits};
+use crate::plan::restrictions::{Effect, restrictions};
 
 /// Attach modes, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -17,13 +19,11 @@ pub enum AttachMode {
     Multi,
     /// A link per function and side (5.15).
     Single,
-    /// The same without cookies: the programs are loaded once per function (5.8).
-    SingleNoCookie,
 }
 
 impl AttachMode {
     /// All attach modes, best first.
-    pub const ALL: [Self; 4] = [Self::Session, Self::Multi, Self::Single, Self::SingleNoCookie];
+    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Single];
 
     /// Returns the name on the command line and in reports.
     #[must_use]
@@ -32,7 +32,6 @@ impl AttachMode {
             Self::Session => "session",
             Self::Multi => "multi",
             Self::Single => "single",
-            Self::SingleNoCookie => "single-no-cookie",
         }
     }
 
@@ -43,9 +42,6 @@ impl AttachMode {
             Self::Session => "one link, one program for both sides of a call (Linux 6.13 or newer)",
             Self::Multi => "two links for all functions (Linux 6.6 or newer)",
             Self::Single => "two links per function (Linux 5.15 or newer); detaching takes seconds",
-            Self::SingleNoCookie => {
-                "two programs and links per function (Linux 5.8 or newer); detaching takes seconds"
-            }
         }
     }
 }
@@ -93,8 +89,8 @@ pub enum PlanError {
     },
     /// The kernel is too old.
     #[error(
-        "Linux {release} is too old for tracing: the BPF ring buffer came with Linux 5.8; reading \
-         files works here all the same"
+        "Linux {release} is too old for tracing: attach cookies came with Linux 5.15; `vramscope run` \
+         and reading files work here all the same"
     )]
     Kernel {
         /// The running kernel.
@@ -106,14 +102,13 @@ pub enum PlanError {
          CONFIG_DEBUG_INFO_BTF=y"
     )]
     Btf,
-    /// The kernel is in lockdown mode.
-    #[error(
-        "the kernel is in lockdown mode `{mode}`, which forbids BPF programs to read memory; boot \
-         without lockdown=confidentiality to trace"
-    )]
-    Lockdown {
-        /// The mode.
-        mode: String,
+    /// A security setting of the host forbids it.
+    #[error("{name}: {message}")]
+    Refused {
+        /// The setting.
+        name: &'static str,
+        /// The value, the consequence and the next step.
+        message: String,
     },
     /// The processor is not supported: the probes depend on machine code and calling convention.
     #[error(
@@ -149,12 +144,14 @@ pub enum PlanError {
         needed: u64,
     },
     /// No attach mode works.
-    #[error("no attach mode works on this host:{}{}", list(attach_modes), advice(*admin))]
+    #[error("no attach mode works on this host:{}{}{suspects}", list(attach_modes), advice(*admin))]
     NoAttachMode {
         /// Each attach mode with its error.
         attach_modes: Vec<(AttachMode, String)>,
         /// This process has `CAP_SYS_ADMIN`.
         admin: bool,
+        /// Security settings that may be the cause, a line each.
+        suspects: String,
     },
 }
 
@@ -163,6 +160,12 @@ fn list(attach_modes: &[(AttachMode, String)]) -> String {
         .iter()
         .map(|(attach_mode, reason)| format!("\n  {attach_mode}: {reason}"))
         .collect()
+}
+
+/// Lists the security settings that may refuse tracing.
+fn suspects(host: &HostInfo) -> String {
+    let found = restrictions(host).into_iter().filter(|found| found.effect == Effect::MayRefuse);
+    found.map(|found| format!("\n{}: {}", found.name, found.message)).collect()
 }
 
 const fn advice(admin: bool) -> &'static str {
@@ -181,27 +184,28 @@ pub fn preconditions(host: &HostInfo) -> Result<(), PlanError> {
     if !["x86_64", "i686"].contains(&host.machine.as_str()) {
         return Err(PlanError::Machine { machine: host.machine.clone() });
     }
+    // Before capabilities: a user namespace shows capabilities that do not count.
+    let refused = restrictions(host).into_iter().find(|found| found.effect == Effect::Refused);
+    if let Some(found) = refused {
+        return Err(PlanError::Refused { name: found.name, message: found.message });
+    }
     let Capabilities { bpf, perfmon, uid, .. } = host.capabilities;
     if !(bpf && perfmon) {
         let missing = host.capabilities.missing_capabilities();
         return Err(PlanError::Capabilities { uid, missing });
     }
-    if host.kernel < (5, 8) {
+    if host.kernel < (5, 15) {
         return Err(PlanError::Kernel { release: host.release.clone() });
     }
     if !host.btf {
         return Err(PlanError::Btf);
     }
-    limits(host)?;
-    match &host.lockdown {
-        Some(mode) if mode == "confidentiality" => Err(PlanError::Lockdown { mode: mode.clone() }),
-        _ => Ok(()),
-    }
+    limits(host)
 }
 
 /// Open files in the attach mode with the fewest links, plus one per CPU: programs, maps, rings,
 /// libraries.
-const OPEN_FILES: u64 = 48;
+const OPEN_FILES: u64 = 64;
 
 /// The rings, each mapped twice in a row, the program, 64 MiB that `malloc` reserves for each of its
 /// threads, and mapped files: 421 MiB measured for one process with call stacks.
@@ -230,8 +234,11 @@ pub fn plan(host: &HostInfo) -> Result<AttachPlan, PlanError> {
         let attach_modes = host.attach_modes.iter().filter_map(|(attach_mode, outcome)| {
             outcome.as_ref().err().map(|reason| (*attach_mode, reason.clone()))
         });
-        let admin = host.capabilities.admin;
-        return Err(PlanError::NoAttachMode { attach_modes: attach_modes.collect(), admin });
+        return Err(PlanError::NoAttachMode {
+            attach_modes: attach_modes.collect(),
+            admin: host.capabilities.admin,
+            suspects: suspects(host),
+        });
     };
     Ok(AttachPlan {
         attach_mode: *attach_mode,
@@ -289,6 +296,7 @@ fn warnings(host: &HostInfo, attach_mode: AttachMode) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::restrictions::SecurityFacts;
 
     const GRANTED: Capabilities = Capabilities {
         bpf: true,
@@ -299,7 +307,8 @@ mod tests {
         uid: 0,
     };
 
-    fn host(kernel: (u32, u32), works: &[AttachMode]) -> HostInfo {
+    /// Returns a host with this kernel where these attach modes work.
+    pub(super) fn host(kernel: (u32, u32), works: &[AttachMode]) -> HostInfo {
         HostInfo {
             release: format!("{}.{}.0", kernel.0, kernel.1),
             kernel,
@@ -308,7 +317,7 @@ mod tests {
             limits: Limits::default(),
             cpus: 2,
             btf: true,
-            lockdown: None,
+            security: SecurityFacts::default(),
             attach_modes: AttachMode::ALL
                 .iter()
                 .map(|attach_mode| {
@@ -327,8 +336,7 @@ mod tests {
             ((6, 6), &all[1..], AttachMode::Multi, true, false),
             ((6, 2), &all[2..], AttachMode::Single, true, false),
             ((6, 1), &all[2..], AttachMode::Single, false, false),
-            ((5, 12), &all[3..], AttachMode::SingleNoCookie, false, false),
-            ((5, 10), &all[3..], AttachMode::SingleNoCookie, false, false),
+            ((5, 15), &all[2..], AttachMode::Single, false, false),
         ] {
             let plan = plan(&host(kernel, works)).unwrap();
             assert_eq!(
@@ -343,9 +351,10 @@ mod tests {
     fn every_precondition_has_its_own_message() {
         let good = host((6, 18), &AttachMode::ALL);
         let limits = |open_files, address_space| Limits { open_files, address_space };
+        let none = SecurityFacts::default;
         let cases: [(HostInfo, &str); 8] = [
             (HostInfo { machine: "aarch64".into(), ..good.clone() }, "x86-64 only"),
-            (HostInfo { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 50"),
+            (HostInfo { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 66"),
             (
                 HostInfo { limits: limits(None, Some(100 << 20)), ..good.clone() },
                 "ulimit -v unlimited",
@@ -357,9 +366,15 @@ mod tests {
                 },
                 "sudo",
             ),
-            (host((5, 4), &AttachMode::ALL), "too old"),
+            (host((5, 14), &AttachMode::ALL), "too old"),
             (HostInfo { btf: false, ..good.clone() }, "CONFIG_DEBUG_INFO_BTF"),
-            (HostInfo { lockdown: Some("confidentiality".into()), ..good }, "lockdown"),
+            (
+                HostInfo {
+                    security: SecurityFacts { seccomp: true, ..none() },
+                    ..host((6, 18), &[])
+                },
+                "seccomp: a filter",
+            ),
             (host((6, 18), &[]), "session: no"),
         ];
         for (host, word) in cases {

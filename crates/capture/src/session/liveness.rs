@@ -99,6 +99,15 @@ pub(crate) fn start_of(pid: Pid) -> Option<u64> {
     (!is_zombie).then(|| ticks.saturating_mul(TICK))
 }
 
+/// Returns the parent of a running process.
+#[must_use]
+pub fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    (parent > 0).then_some(Pid(parent))
+}
+
 /// Returns whether two start times can be of one process: one may be unknown (0), or rounded to a
 /// tick because it is of `/proc`. Those of probes are not rounded, and pids are reused within a tick.
 pub(crate) fn is_same_start(one: u64, other: u64) -> bool {

@@ -4,9 +4,11 @@
 
 mod attach;
 mod captures;
-mod enrich;
+mod driver_reports;
+pub(crate) mod enrich;
 pub(super) mod liveness;
 mod load;
+mod marks;
 mod options;
 mod read;
 mod source;
@@ -15,10 +17,13 @@ pub(super) mod tensor_mode;
 pub use crate::session::tensor_mode::TensorMode;
 pub use crate::stacks::StackMode;
 pub use attach::drivers::Notice;
+pub use driver_reports::DriverReports;
+pub use liveness::parent_of;
 pub use load::attach_mode::probe_host;
 pub use load::bpf_log::recent;
 pub(crate) use load::bpf_log::verifier_error;
 pub use load::bpf_object::ActivityOptions;
+pub use marks::RecordMark;
 pub use options::{SessionOptions, Target};
 pub use read::counters::ProbeCounters;
 pub(crate) use read::map_reader::MapEntry;
@@ -48,6 +53,7 @@ use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
 use enrich::driver_usage::DriverUsage;
 use enrich::handles::HandleMap;
+use enrich::identity::IdentityResolver;
 use load::attach_mode::choose;
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
 use read::activity::{ActivityCounters, ActivityDelta, Ended};
@@ -96,6 +102,7 @@ pub struct Session {
     liveness: LivenessTracker,
     driver_usage: DriverUsage,
     containers: ContainerResolver,
+    identities: IdentityResolver,
     handles: HandleMap,
     activity: Option<ActivityCounters>,
     sites: Option<SiteResolver>,
@@ -157,6 +164,7 @@ impl Session {
             liveness: LivenessTracker::default(),
             driver_usage: DriverUsage::open(),
             containers: ContainerResolver::new(&options.logs),
+            identities: IdentityResolver::default(),
             handles: HandleMap::default(),
             activity: options.activity.map(|_| ActivityCounters::new(&loaded)).transpose()?,
             sites,
@@ -192,6 +200,7 @@ impl Session {
             liveness: LivenessTracker::default(),
             driver_usage: DriverUsage::open(),
             containers: ContainerResolver::new(&options.logs),
+            identities: IdentityResolver::default(),
             handles: HandleMap::default(),
             activity: activity
                 .map(|_| ActivityCounters::with_tables(tables.launches(), tables.copies())),
@@ -242,6 +251,7 @@ impl Session {
         if let Some(activity) = &mut self.activity {
             activity.read(last, written)?;
         }
+        let read_from = clock::monotonic();
         let records = self.source.drain_records();
         let stacks = self.source.drain_stacks();
         let now = clock::monotonic();
@@ -264,7 +274,9 @@ impl Session {
             Target::All => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
-        let usage = self.driver_usage.poll(now, &mut self.liveness, wanted);
+        self.driver_usage.request_after(&events);
+        let usage = self.driver_usage.poll((read_from, now), &mut self.liveness, wanted);
+        let usage = self.identities.with_identities(usage, now);
         events.extend(self.containers.with_containers(usage, now));
         events.extend(self.containers.poll_names(now));
         // A record that cannot be decoded is lost, and its process is unknown.
@@ -454,18 +466,16 @@ impl Session {
         now: Timestamp,
         events: &mut Vec<Event>,
     ) {
-        let [mut container, mut gpus] = [None, None];
+        self.source.observe(&event);
+        let [mut container, mut gpus, mut identity] = [None, None, None];
         match &mut event.kind {
             EventKind::Process(info) => {
                 info.before_trace = self.source.predates_trace(event.pid, info.start);
                 self.liveness.insert(event.pid, info.start, exec_gen);
+                // First what is gone when the process exits.
                 container = self.containers.process_started(event.pid, now);
+                identity = self.identities.process_started(event.pid, info.uid, now);
                 gpus = self.driver_usage.process_started(event.pid, now);
-            }
-            EventKind::Allocate(allocate)
-                if allocate.context.is_none() && allocate.device.is_none() =>
-            {
-                self.source.request_context_discovery(event.pid);
             }
             EventKind::Exit | EventKind::Exec => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
@@ -475,7 +485,7 @@ impl Session {
             _ => {}
         }
         events.push(event);
-        events.extend(container.into_iter().chain(gpus));
+        events.extend(identity.into_iter().chain(container).chain(gpus));
     }
 
     /// Ends the previous process with this pid, or the program that ran in this process before, if

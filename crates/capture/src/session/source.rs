@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine::model::event::Event;
+use engine::model::event::{Allocate, Event, EventKind};
 use engine::model::ids::Pid;
 use engine::model::units::Timestamp;
 use libbpf_rs::{Link, MapHandle};
@@ -18,6 +18,7 @@ use super::{RESCAN_INTERVAL, StackMode};
 use crate::clock;
 use crate::decode::{ExecGeneration, Record};
 use crate::error::Error;
+use crate::in_process::Waker;
 use crate::libraries::MmapEvent;
 use crate::stacks::StackRecord;
 
@@ -68,8 +69,8 @@ pub(crate) trait Source {
         false
     }
 
-    /// Requests the context of a thread that allocated in an unknown context.
-    fn request_context_discovery(&mut self, _pid: Pid) {}
+    /// Observes a call.
+    fn observe(&mut self, _event: &Event) {}
 
     /// Handles a new process that was searched for an interpreter.
     fn process_examined(&mut self, _pid: Pid, _exec_gen: ExecGeneration) {}
@@ -85,6 +86,11 @@ pub(crate) trait Source {
 
     /// Limits the stack mode from now on.
     fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error>;
+
+    /// Returns what ends [`Source::wait`] early.
+    fn waker(&self) -> Option<Waker> {
+        None
+    }
 }
 
 /// Probes in the kernel.
@@ -167,8 +173,13 @@ impl Source for Probes {
         self.drivers.predates_trace(pid, start)
     }
 
-    fn request_context_discovery(&mut self, pid: Pid) {
-        self.drivers.request_context_discovery(pid);
+    fn observe(&mut self, event: &Event) {
+        if let EventKind::Allocate(Allocate { context: None, device: None, .. }) = event.kind {
+            self.drivers.request_context_discovery(event.pid);
+        }
+        if let Some(torch) = &mut self.torch {
+            torch.observe(event);
+        }
     }
 
     fn process_ended(&mut self, pid: Pid, start: u64, at: Timestamp) {

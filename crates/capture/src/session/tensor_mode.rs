@@ -12,6 +12,8 @@ pub enum TensorMode {
     Totals,
     /// Allocations and frees, with the stacks of allocations.
     Full,
+    /// The same, for processes whose memory grows.
+    WhileGrowing,
 }
 
 impl TensorMode {
@@ -25,7 +27,7 @@ impl TensorMode {
         match self {
             Self::Off => wire::VS_TENSORS_OFF,
             Self::Totals => wire::VS_TENSORS_TOTALS,
-            Self::Full => wire::VS_TENSORS_FULL,
+            Self::Full | Self::WhileGrowing => wire::VS_TENSORS_FULL,
         }
     }
 }

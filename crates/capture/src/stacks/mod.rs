@@ -2,8 +2,8 @@
 
 mod known_stacks;
 mod merge;
-mod native;
-mod python;
+pub(crate) mod native;
+pub(crate) mod python;
 mod python_processes;
 mod records;
 mod resolver;

@@ -36,6 +36,13 @@ pub enum Notice {
         /// Number of those that the kernel has to single-step.
         stepped: usize,
     },
+    /// A driver is newer than the hook table: allocations of these functions are not counted.
+    UnknownFunctions {
+        /// The library.
+        path: PathBuf,
+        /// Exported memory functions that are neither hooked nor known to need no hook.
+        functions: Vec<String>,
+    },
     /// A process loaded the in-process library.
     Wrapped {
         /// The process.
@@ -399,6 +406,12 @@ impl DriverAttachments {
             functions: calls.len() + launches.len(),
             stepped: library.functions.iter().filter(|f| !f.point.emulated).count(),
         });
+        if !library.unknown.is_empty() {
+            self.notices.push(Notice::UnknownFunctions {
+                path: library.path.clone(),
+                functions: library.unknown.clone(),
+            });
+        }
         self.attached.insert(
             library.identity.clone(),
             AttachedDriver {

@@ -20,8 +20,6 @@ pub(crate) struct ProbePoint {
 /// Attached probes; dropping it detaches them.
 pub(crate) struct AttachedProbes {
     links: Vec<Link>,
-    // Without attach cookies each function has its own programs.
-    _programs: Vec<LoadedObject>,
 }
 
 /// Number of threads that detach single links, and of links that are not worth a thread.
@@ -64,7 +62,7 @@ pub(crate) fn attach(
         cause: error.into(),
     };
     let (enter, leave) = programs(attach_mode, probe_set);
-    let mut attachment = AttachedProbes { links: Vec::new(), _programs: Vec::new() };
+    let mut attachment = AttachedProbes { links: Vec::new() };
     if points.is_empty() {
         return Ok(attachment);
     }
@@ -89,14 +87,6 @@ pub(crate) fn attach(
         AttachMode::Single => {
             for point in points {
                 attachment.links.extend(pair(loaded, file, *point, probe_set, &failed)?);
-            }
-        }
-        AttachMode::SingleNoCookie => {
-            for point in points {
-                let programs = loaded.for_hook(point.cookie as usize, probe_set)?;
-                let point = ProbePoint { cookie: 0, ..*point };
-                attachment.links.extend(pair(&programs, file, point, probe_set, &failed)?);
-                attachment._programs.push(programs);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Probes PyTorch's caching allocator: attaches once to each copy of the library that the allocator
-//! reports its blocks to, and reports which processes cannot be traced and why.
+//! reports its blocks to, and reports which processes cannot be traced and why. Out-of-memory errors
+//! are rare and always probed; blocks are, unless they are requested, only while the memory of a
+//! process grows, because a training step can have thousands of them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -10,8 +12,9 @@ use engine::model::tensor::{TensorTracking, TensorsUnavailable};
 use engine::model::units::Timestamp;
 
 use super::super::load::bpf_object::LoadedObject;
-use super::super::{SessionOptions, Target};
+use super::super::{SessionOptions, Target, TensorMode};
 use super::drivers::{DETACH_DELAY, Notice};
+use super::growth::GrowthTracker;
 use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
 use crate::clock;
@@ -21,12 +24,16 @@ use crate::libraries::{
 };
 use crate::plan::AttachPlan;
 use crate::session::liveness::{LivenessTracker, start_of};
+use crate::wire;
 
 struct AttachedTorch {
     file: C10Library,
     last_used: Instant,
     attached_at: Timestamp,
     _attachments: Vec<AttachedProbes>,
+    /// Probes of blocks while memory grows, by process, or for all if the kernel has no links per
+    /// process.
+    growing: HashMap<Option<Pid>, (Timestamp, AttachedProbes)>,
 }
 
 /// Whether the tensors of a process are tracked.
@@ -52,6 +59,11 @@ pub(crate) struct TorchAttachments {
     /// Processes whose state was not sent to the ledger yet.
     unreported: HashSet<Pid>,
     notices: Vec<Notice>,
+    /// Processes whose memory grows; `None`: blocks are always probed.
+    growth: Option<GrowthTracker>,
+    /// Processes that began to grow since the last scan.
+    began: Vec<Pid>,
+    link_per_process: bool,
 }
 
 impl TorchAttachments {
@@ -70,13 +82,24 @@ impl TorchAttachments {
             states: HashMap::new(),
             unreported: HashSet::new(),
             notices: Vec::new(),
+            growth: (options.tensors == TensorMode::WhileGrowing).then(GrowthTracker::default),
+            began: Vec::new(),
+            link_per_process: plan.link_per_process,
+        }
+    }
+
+    /// Observes a call of a process.
+    pub(crate) fn observe(&mut self, event: &Event) {
+        if self.growth.as_mut().is_some_and(|growth| growth.observe(event)) {
+            self.began.push(event.pid);
         }
     }
 
     /// Scans the processes that mapped a PyTorch library, or all processes.
     pub(crate) fn scan(&mut self, loaded: &LoadedObject, mapped: &[Pid], all: bool) {
+        let began = std::mem::take(&mut self.began);
         if !all {
-            for pid in mapped {
+            for pid in mapped.iter().chain(&began) {
                 if self.targets.as_ref().is_none_or(|targets| targets.contains(pid)) {
                     self.scan_process(loaded, *pid, false);
                 }
@@ -115,9 +138,13 @@ impl TorchAttachments {
             self.process_exited(pid);
             return found.c10;
         };
+        if let Some(growth) = &mut self.growth {
+            growth.add(pid);
+        }
         let mut outcome = Err(TensorsUnavailable::NoLibrary);
         for mapping in &found.c10 {
             let attached = self.try_mapping(loaded, mapping);
+            let attached = attached.and_then(|identity| self.probe_blocks(loaded, &identity, pid));
             // One probed copy is enough: the allocator does not use the others.
             outcome = if outcome.is_ok() { outcome } else { attached };
         }
@@ -137,13 +164,13 @@ impl TorchAttachments {
         &mut self,
         loaded: &LoadedObject,
         mapping: &DriverMapping,
-    ) -> Result<Timestamp, TensorsUnavailable> {
+    ) -> Result<FileIdentity, TensorsUnavailable> {
         let now = Instant::now();
         match self.attempts.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
                     attached.last_used = now;
-                    return Ok(attached.attached_at);
+                    return Ok(identity.clone());
                 }
             }
             Some(Err(reason)) => return Err(reason),
@@ -151,8 +178,47 @@ impl TorchAttachments {
         }
         let outcome = self.attach(loaded, mapping);
         self.attempts.insert(&mapping.device_inode, outcome.clone(), now);
-        let identity = outcome?;
-        Ok(self.attached.get(&identity).map_or(Timestamp(0), |torch| torch.attached_at))
+        outcome
+    }
+
+    /// Attaches to the function for blocks while the memory of a process grows, and detaches from it
+    /// later. Returns since when the blocks of the process are seen.
+    fn probe_blocks(
+        &mut self,
+        loaded: &LoadedObject,
+        identity: &FileIdentity,
+        pid: Pid,
+    ) -> Result<Timestamp, TensorsUnavailable> {
+        let Some(torch) = self.attached.get_mut(identity) else {
+            return Err(TensorsUnavailable::AttachFailed);
+        };
+        let Some(growth) = &self.growth else { return Ok(torch.attached_at) };
+        let now = clock::monotonic();
+        let scope = self.link_per_process.then_some(pid);
+        let grows = match scope {
+            Some(pid) => growth.is_growing(pid, now),
+            None => growth.is_any_growing(now),
+        };
+        if !grows {
+            torch.growing.remove(&scope);
+            return Err(TensorsUnavailable::NotGrowing);
+        }
+        if let Some((since, _)) = torch.growing.get(&scope) {
+            return Ok(*since);
+        }
+        let points = points(&torch.file, |call| call == wire::VS_TENSOR_ALLOC_FREE);
+        let probes = attach(
+            loaded,
+            &torch.file.attach_path(),
+            &torch.file.path,
+            &points,
+            loaded.config.tensors(),
+            scope,
+        );
+        let probes = probes.map_err(|_| TensorsUnavailable::AttachFailed)?;
+        let since = clock::monotonic();
+        torch.growing.insert(scope, (since, probes));
+        Ok(since)
     }
 
     fn attach(
@@ -180,6 +246,7 @@ impl TorchAttachments {
             last_used: Instant::now(),
             attached_at: clock::monotonic(),
             _attachments: attachments,
+            growing: HashMap::new(),
         };
         self.attached.insert(identity.clone(), torch);
         Ok(identity)
@@ -190,10 +257,8 @@ impl TorchAttachments {
         loaded: &LoadedObject,
         library: &C10Library,
     ) -> Result<Vec<AttachedProbes>, Error> {
-        let points = library.points.iter();
-        let points: Vec<_> = points
-            .map(|(offset, call)| ProbePoint { offset: *offset, cookie: u64::from(*call) })
-            .collect();
+        let always = |call| self.growth.is_none() || call == wire::VS_TENSOR_OOM;
+        let points = points(library, always);
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
@@ -217,7 +282,9 @@ impl TorchAttachments {
             if !liveness.contains(*pid) {
                 return true;
             }
-            if let TensorTracking::Unavailable(reason) = state.tracking {
+            if let TensorTracking::Unavailable(reason) = state.tracking
+                && reason != TensorsUnavailable::NotGrowing
+            {
                 notices.push(Notice::TensorsUnavailable { pid: *pid, reason });
             }
             events.push(Event {
@@ -236,9 +303,21 @@ impl TorchAttachments {
     pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.states.remove(&pid);
         self.unreported.remove(&pid);
+        if let Some(growth) = &mut self.growth {
+            growth.remove(pid);
+            for torch in self.attached.values_mut() {
+                torch.growing.remove(&Some(pid));
+            }
+        }
     }
 
     pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
+}
+
+/// Returns the probe points of the functions that are wanted.
+fn points(library: &C10Library, wanted: impl Fn(u32) -> bool) -> Vec<ProbePoint> {
+    let all = library.points.iter().filter(|(_, call)| wanted(*call));
+    all.map(|(offset, call)| ProbePoint { offset: *offset, cookie: u64::from(*call) }).collect()
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use engine::model::cuda_object::ObjectCall;
 use engine::model::event::{Event, EventKind, ProcessInfo};
 use engine::model::ids::{DeviceId, GpuId, Pid, Tid};
 use engine::model::units::Timestamp;
@@ -139,11 +140,25 @@ impl DriverUsage {
         self.failure.take()
     }
 
+    /// Requests a query if objects were created: they take memory that only the driver reports.
+    pub(crate) fn request_after(&self, events: &[Event]) {
+        let is_costly = |event: &Event| {
+            matches!(
+                event.kind,
+                EventKind::Context(_) | EventKind::Object(ObjectCall::Created { .. })
+            )
+        };
+        if let Some(poller) = self.poller.as_ref().filter(|_| events.iter().any(is_costly)) {
+            poller.request();
+        }
+    }
+
     /// Returns the newest usage of traced processes. `wanted` selects processes that are known from
-    /// the driver only: they hold memory from before the trace.
+    /// the driver only: they hold memory from before the trace. `read_from`: a time before the
+    /// records up to `now` were read.
     pub(crate) fn poll(
         &mut self,
-        now: Timestamp,
+        (read_from, now): (Timestamp, Timestamp),
         liveness: &mut LivenessTracker,
         wanted: impl Fn(Pid, u64) -> bool,
     ) -> Vec<Event> {
@@ -152,13 +167,15 @@ impl DriverUsage {
             let known: Vec<Pid> = self.ordinals.keys().copied().collect();
             events.extend(known.into_iter().filter_map(|pid| self.process_started(pid, now)));
         }
-        let response = self.poller.as_ref().and_then(UsagePoller::latest);
+        let response = self.poller.as_mut().and_then(|poller| poller.latest(read_from));
         let (sample, lost) = self.check_response(response);
         if lost {
             events.push(event(NO_PROCESS, now, EventKind::DriverUsageLost));
         }
         let Some(sample) = sample else { return events };
         events.extend(self.free_changes(&sample, now));
+        let unlisted = sample.unlisted.map(|holders| EventKind::DeviceHolders(holders.into()));
+        events.extend(unlisted.map(|kind| event(NO_PROCESS, now, kind)));
         let mut holders = HashSet::new();
         let gpu_counts = gpus_per_process(&sample.uses);
         for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {

@@ -1,5 +1,7 @@
 //! Adds to events what the records do not contain.
 
 pub(super) mod driver_usage;
-pub(super) mod handles;
+pub(crate) mod handles;
+pub(super) mod identity;
+mod job;
 pub(super) mod kernel_names;

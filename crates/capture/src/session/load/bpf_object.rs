@@ -1,7 +1,6 @@
 //! The BPF object: opens, configures and loads it.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut,
@@ -132,18 +131,13 @@ pub(crate) const fn programs(
         (ProbeSet::Calls, AttachMode::Session) => ("call_session", None),
         (ProbeSet::Calls, AttachMode::Multi) => ("call_multi_enter", Some("call_multi_return")),
         (ProbeSet::Calls, AttachMode::Single) => ("call_single_enter", Some("call_single_return")),
-        (ProbeSet::Calls, AttachMode::SingleNoCookie) => {
-            ("call_constant_enter", Some("call_constant_return"))
-        }
         (ProbeSet::Tensors, AttachMode::Session | AttachMode::Multi) => ("tensor_multi", None),
         (ProbeSet::Tensors, AttachMode::Single) => ("tensor_single", None),
-        (ProbeSet::Tensors, AttachMode::SingleNoCookie) => ("tensor_constant", None),
         (ProbeSet::EmptyEntry, _) => ("empty_launch", None),
         (ProbeSet::EmptyEntryAndReturn, _) => ("empty_call", None),
         (ProbeSet::Launches, AttachMode::Session) => ("launch_session", None),
         (ProbeSet::Launches, AttachMode::Multi) => ("launch_multi", None),
         (ProbeSet::Launches, AttachMode::Single) => ("launch_single", None),
-        (ProbeSet::Launches, AttachMode::SingleNoCookie) => ("launch_constant", None),
     }
 }
 
@@ -159,7 +153,7 @@ impl LoadedObject {
         let tensors =
             config.tensors.is_enabled().then(|| programs(config.attach_mode, config.tensors()).0);
         wanted.extend(tensors);
-        let mut open = open(&config, wire::VS_SELF_TEST as u32, &wanted)?;
+        let mut open = open(&config, &wanted)?;
         for mut map in open.maps_mut() {
             match map.name().to_str() {
                 Some("records") => set(map.set_max_entries(config.ring_bytes))?,
@@ -197,31 +191,6 @@ impl LoadedObject {
         }
         let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
         Ok(Self { object, config })
-    }
-
-    /// Loads the programs for one row of the hook table, on kernels without attach cookies. They
-    /// share the maps.
-    pub(crate) fn for_hook(&self, hook: usize, probe_set: ProbeSet) -> Result<Self, Error> {
-        let (enter, leave) = programs(AttachMode::SingleNoCookie, probe_set);
-        let wanted: Vec<&str> = std::iter::once(enter).chain(leave).collect();
-        let mut open = open(&self.config, hook as u32, &wanted)?;
-        let own: HashMap<_, _> =
-            self.object.maps().map(|map| (map.name().to_owned(), map)).collect();
-        for mut map in open.maps_mut() {
-            let name = map.name().to_owned();
-            // Only the constants differ from row to row.
-            if name.as_encoded_bytes().ends_with(b".rodata") {
-                continue;
-            }
-            match own.get(&name) {
-                Some(shared) if shared.autocreate() => {
-                    set(map.reuse_fd(shared.as_fd()))?;
-                }
-                _ => set(map.set_autocreate(false))?,
-            }
-        }
-        let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
-        Ok(Self { object, config: self.config })
     }
 
     pub(crate) fn program(&self, name: &'static str) -> Result<ProgramMut<'_>, Error> {
@@ -273,7 +242,7 @@ pub(in crate::session) fn map_error(map: &str) -> impl Fn(libbpf_rs::Error) -> E
     move |error| Error::Map { map: map.clone(), cause: error.into() }
 }
 
-fn open(config: &LoadConfig, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
+fn open(config: &LoadConfig, wanted: &[&str]) -> Result<OpenObject, Error> {
     bpf_log::install();
     let prepare = |error: libbpf_rs::Error| Error::Prepare(error.into());
     let mut open = ObjectBuilder::default()
@@ -320,7 +289,6 @@ fn open(config: &LoadConfig, constant_hook: u32, wanted: &[&str]) -> Result<Open
     put("can_loop", &[u8::from(config.loops)])?;
     put("can_skip_returns", &[u8::from(config.attach_mode == AttachMode::Session)])?;
     put("element_bytes", &element_table())?;
-    put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);
     Ok(open)
 }

@@ -7,6 +7,7 @@ use engine::model::ids::Pid;
 
 use super::super::attach::probes::{ProbePoint, attach};
 use super::super::read::counters::ProbeCounters;
+use super::bpf_log::verifier_error;
 use super::bpf_object::{LoadConfig, LoadedObject, ProbeSet, ProcessFilter};
 use crate::error::Error;
 use crate::plan::host_info::HostInfo;
@@ -64,7 +65,7 @@ pub(crate) fn test_attach_mode(host: &HostInfo, attach_mode: AttachMode) -> Resu
 fn reason(error: &Error) -> String {
     match error {
         Error::Prepare(cause) => format!("prepare: {}", cause.reason()),
-        Error::Load { cause } => format!("load: {}", cause.reason()),
+        Error::Load { cause } => format!("load: {}{}", cause.reason(), verifier_error()),
         Error::Tracepoint { cause, .. } => format!("tracepoint: {}", cause.reason()),
         Error::Attach { cause, .. } => format!("attach: {}", cause.reason()),
         other => other.to_string(),

@@ -183,7 +183,7 @@ impl PendingLosses {
         for one in held.lost {
             match self.lost.iter_mut().find(|other| other.key == one.key) {
                 Some(same) => {
-                    same.lost = combined(&same.lost, &one.lost, u64::saturating_add);
+                    same.lost = same.lost.combined(&one.lost, u64::saturating_add);
                     same.position = one.position;
                 }
                 None => self.lost.push(one),
@@ -239,7 +239,7 @@ impl PendingLosses {
 
     fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> LostDelta {
         let wanted = self.lost.extract_if(.., |one| is_wanted(&one.key));
-        wanted.fold(LostDelta::default(), |sum, one| combined(&sum, &one.lost, u64::saturating_add))
+        wanted.fold(LostDelta::default(), |sum, one| sum.combined(&one.lost, u64::saturating_add))
     }
 }
 
@@ -291,7 +291,7 @@ impl LossReader {
             }
             let now = LostDelta::from(now);
             let before = self.reported.insert(key, now).unwrap_or_default();
-            let new = combined(&now, &before, u64::saturating_sub);
+            let new = now.combined(&before, u64::saturating_sub);
             if new != LostDelta::default() {
                 losses.lost.push(PendingLoss { key, lost: new, position: u64::MAX });
             }
@@ -347,23 +347,6 @@ impl From<wire::Lost> for LostDelta {
             tensors: lost.tensors,
             processes: lost.processes,
         }
-    }
-}
-
-/// Combines the counts of two one by one.
-fn combined(one: &LostDelta, other: &LostDelta, with: fn(u64, u64) -> u64) -> LostDelta {
-    LostDelta {
-        allocations: with(one.allocations, other.allocations),
-        allocated_bytes: with(one.allocated_bytes, other.allocated_bytes),
-        frees: with(one.frees, other.frees),
-        failures: with(one.failures, other.failures),
-        other: with(one.other, other.other),
-        launches: with(one.launches, other.launches),
-        copies: with(one.copies, other.copies),
-        stacks: with(one.stacks, other.stacks),
-        objects: with(one.objects, other.objects),
-        tensors: with(one.tensors, other.tensors),
-        processes: with(one.processes, other.processes),
     }
 }
 

@@ -9,6 +9,8 @@ mod debug_file;
 mod demangle;
 mod drap;
 mod elf_image;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod maps;
 mod modules;
 mod perf_map;

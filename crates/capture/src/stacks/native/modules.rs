@@ -48,7 +48,7 @@ impl ModuleRegistry {
         modules.get(id.0 as usize).cloned()
     }
 
-    fn push(&self, module: Arc<Module>) -> Option<ModuleId> {
+    pub(super) fn push(&self, module: Arc<Module>) -> Option<ModuleId> {
         let mut modules = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let id = u32::try_from(modules.len()).ok().filter(|_| modules.len() < MAX_MODULES)?;
         modules.push(module);

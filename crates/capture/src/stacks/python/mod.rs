@@ -8,13 +8,15 @@
 mod debug_offsets;
 mod detect;
 mod elf;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod layout;
 mod line_table;
 mod maps;
 mod memory;
 mod strings;
 mod symbolizer;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod tests;
 mod validate;
 mod version;

@@ -4,44 +4,13 @@ use std::cell::Cell;
 
 use engine::model::ids::Pid;
 
-use super::image::{Image, MemoryPieces};
-use super::recorded::{images, interpreter};
+use super::image::{MemoryPieces, images};
+use super::recorded::interpreter;
 use super::walker::walk;
-use crate::stacks::python::detect::examine;
+use crate::stacks::python::fuzz::resolve_all;
 use crate::stacks::python::memory::MemoryReader;
 use crate::stacks::python::symbolizer::PythonSymbolizer;
 use crate::wire::WirePythonFrame;
-
-/// Counts the reads.
-struct Counting<M> {
-    inner: M,
-    reads: Cell<usize>,
-    bytes: Cell<usize>,
-}
-
-impl<M: MemoryReader> MemoryReader for Counting<M> {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        self.reads.set(self.reads.get() + 1);
-        self.bytes.set(self.bytes.get() + into.len());
-        self.inner.read(address, into)
-    }
-}
-
-/// Examines a process and symbolizes the stacks of some of its threads.
-fn resolve_all(image: &Image, memory: impl MemoryReader, threads: usize) {
-    let memory = Counting { inner: memory, reads: Cell::new(0), bytes: Cell::new(0) };
-    if let Ok(interpreter) = examine(image.anchor.clone(), &memory) {
-        let mut symbolizer = PythonSymbolizer::default();
-        symbolizer.add(Pid(1), &interpreter, &memory);
-        for thread in image.threads.iter().take(threads) {
-            for found in walk(&memory, &interpreter.wire, thread.id) {
-                symbolizer.frame(Pid(1), &found);
-            }
-        }
-    }
-    assert!(memory.reads.get() < 10_000 * (threads + 1), "{} reads", memory.reads.get());
-    assert!(memory.bytes.get() < (256 << 20) * (threads + 1), "{} bytes", memory.bytes.get());
-}
 
 fn flipped(pieces: &MemoryPieces, flip: impl Fn(&mut u8)) -> impl Iterator<Item = MemoryPieces> {
     let positions: Vec<_> = pieces

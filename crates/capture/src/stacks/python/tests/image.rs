@@ -1,4 +1,5 @@
 //! Recorded memory of a process, to be read without it.
+#![cfg_attr(not(test), allow(dead_code, reason = "only tests write images"))]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,10 +9,20 @@ use crate::stacks::python::detect::InterpreterAnchor;
 use crate::stacks::python::memory::MemoryReader;
 use crate::stacks::python::version;
 
+const TEXTS: [&str; 7] = [
+    include_str!("../../../../tests/python_images/3.9.image"),
+    include_str!("../../../../tests/python_images/3.10.image"),
+    include_str!("../../../../tests/python_images/3.11.image"),
+    include_str!("../../../../tests/python_images/3.12.image"),
+    include_str!("../../../../tests/python_images/3.13.image"),
+    include_str!("../../../../tests/python_images/3.14.image"),
+    include_str!("../../../../tests/python_images/3.15.image"),
+];
+
 /// Memory that records what is read.
-pub(super) struct Recorder<M> {
-    pub(super) inner: M,
-    pub(super) seen: RefCell<BTreeMap<u64, u8>>,
+pub(in crate::stacks::python) struct Recorder<M> {
+    pub(in crate::stacks::python) inner: M,
+    pub(in crate::stacks::python) seen: RefCell<BTreeMap<u64, u8>>,
 }
 
 impl<M: MemoryReader> MemoryReader for Recorder<M> {
@@ -26,22 +37,22 @@ impl<M: MemoryReader> MemoryReader for Recorder<M> {
 
 /// A thread as Python itself reports it.
 #[derive(Clone, Debug)]
-pub(super) struct ExpectedThread {
-    pub(super) id: u64,
-    pub(super) name: String,
-    pub(super) frames: Vec<ExpectedFrame>,
+pub(in crate::stacks::python) struct ExpectedThread {
+    pub(in crate::stacks::python) id: u64,
+    pub(in crate::stacks::python) name: String,
+    pub(in crate::stacks::python) frames: Vec<ExpectedFrame>,
 }
 
 /// A frame as Python itself reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct ExpectedFrame {
-    pub(super) line: u32,
-    pub(super) file: String,
-    pub(super) function: String,
+pub(in crate::stacks::python) struct ExpectedFrame {
+    pub(in crate::stacks::python) line: u32,
+    pub(in crate::stacks::python) file: String,
+    pub(in crate::stacks::python) function: String,
 }
 
 /// Parses the output of `chains.py`.
-pub(super) fn threads(lines: &str) -> Vec<ExpectedThread> {
+pub(in crate::stacks::python) fn threads(lines: &str) -> Vec<ExpectedThread> {
     let mut threads: Vec<ExpectedThread> = Vec::new();
     for line in lines.lines() {
         let words: Vec<_> = line.split('\t').collect();
@@ -65,15 +76,17 @@ pub(super) fn threads(lines: &str) -> Vec<ExpectedThread> {
 
 /// A recorded process.
 #[derive(Clone)]
-pub(super) struct Image {
-    pub(super) anchor: InterpreterAnchor,
-    pub(super) threads: Vec<ExpectedThread>,
-    pub(super) memory: MemoryPieces,
+pub(in crate::stacks::python) struct Image {
+    pub(in crate::stacks::python) anchor: InterpreterAnchor,
+    pub(in crate::stacks::python) threads: Vec<ExpectedThread>,
+    pub(in crate::stacks::python) memory: MemoryPieces,
 }
 
 /// Pieces of memory, by their first address; no two of them touch.
 #[derive(Clone, Default)]
-pub(super) struct MemoryPieces(pub(super) BTreeMap<u64, Vec<u8>>);
+pub(in crate::stacks::python) struct MemoryPieces(
+    pub(in crate::stacks::python) BTreeMap<u64, Vec<u8>>,
+);
 
 impl MemoryReader for MemoryPieces {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
@@ -102,7 +115,7 @@ impl MemoryPieces {
     }
 
     /// Overwrites recorded bytes.
-    pub(super) fn set(&mut self, address: u64, bytes: &[u8]) {
+    pub(in crate::stacks::python) fn set(&mut self, address: u64, bytes: &[u8]) {
         let (start, piece) = self.0.range_mut(..=address).next_back().unwrap();
         let from = usize::try_from(address - start).unwrap();
         piece[from..from + bytes.len()].copy_from_slice(bytes);
@@ -110,7 +123,11 @@ impl MemoryPieces {
 }
 
 /// Formats an image: the anchor, the output of `chains.py`, and a line per piece of memory.
-pub(super) fn write(anchor: &InterpreterAnchor, output: &str, seen: &BTreeMap<u64, u8>) -> String {
+pub(in crate::stacks::python) fn write(
+    anchor: &InterpreterAnchor,
+    output: &str,
+    seen: &BTreeMap<u64, u8>,
+) -> String {
     let mut text = String::from("python image 1\n");
     writeln!(text, "runtime\t{:x}", anchor.runtime).unwrap();
     if let Some(version) = anchor.version {
@@ -163,7 +180,7 @@ fn bytes(text: &str) -> Vec<u8> {
 }
 
 /// Parses an image.
-pub(super) fn read(text: &str) -> Image {
+pub(in crate::stacks::python) fn read(text: &str) -> Image {
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("python image 1"));
     let hexadecimal = |text| u64::from_str_radix(text, 16).unwrap();
@@ -184,4 +201,9 @@ pub(super) fn read(text: &str) -> Image {
         }
     }
     Image { anchor, threads: threads(text), memory }
+}
+
+/// All images, oldest version first.
+pub(in crate::stacks::python) fn images() -> Vec<Image> {
+    TEXTS.iter().map(|text| read(text)).collect()
 }

@@ -5,28 +5,13 @@ use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
 
 use super::compare::{compare, resolve};
-use super::image::{self, Image};
+use super::image::{Image, images};
 use super::walker::walk;
 use crate::stacks::python::detect::{Interpreter, PythonUnsupported, examine};
 use crate::stacks::python::layout;
 use crate::stacks::python::memory::MemoryReader;
 use crate::stacks::python::symbolizer::PythonSymbolizer;
 use crate::stacks::python::version::PythonVersion;
-
-const TEXTS: [&str; 7] = [
-    include_str!("../../../../tests/python_images/3.9.image"),
-    include_str!("../../../../tests/python_images/3.10.image"),
-    include_str!("../../../../tests/python_images/3.11.image"),
-    include_str!("../../../../tests/python_images/3.12.image"),
-    include_str!("../../../../tests/python_images/3.13.image"),
-    include_str!("../../../../tests/python_images/3.14.image"),
-    include_str!("../../../../tests/python_images/3.15.image"),
-];
-
-/// All images, oldest version first.
-pub(super) fn images() -> Vec<Image> {
-    TEXTS.iter().map(|text| image::read(text)).collect()
-}
 
 fn image(minor: u8) -> Image {
     images().remove(usize::from(minor) - 9)

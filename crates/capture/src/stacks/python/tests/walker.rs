@@ -31,7 +31,7 @@ fn thread(memory: &impl MemoryReader, python: &WirePython, own: u64) -> u64 {
 }
 
 /// Returns the frames of a thread, innermost first, as the probes would send them.
-pub(super) fn walk(
+pub(in crate::stacks::python) fn walk(
     memory: &impl MemoryReader,
     python: &WirePython,
     own: u64,
