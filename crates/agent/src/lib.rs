@@ -13,6 +13,8 @@ mod durable_file;
 mod engine_loop;
 mod exporters;
 mod fault;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod http_client;
 mod incidents;
 mod kubernetes;

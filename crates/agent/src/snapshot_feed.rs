@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use engine::metrics::MetricSet;
 use engine::snapshot::Snapshot;
 use formats::export::ReportContext;
+use tokio::sync::watch;
 
 use super::budget::AgentUsage;
 use crate::fault;
@@ -31,6 +32,8 @@ pub(crate) struct PublishedSnapshot {
 pub(crate) struct SnapshotFeed {
     latest: Mutex<LatestSlot>,
     changed: Condvar,
+    /// Number of the latest snapshot, for tasks.
+    sequence: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -54,11 +57,18 @@ impl SnapshotFeed {
         at: Instant,
     ) -> Arc<PublishedSnapshot> {
         let published = Arc::new(published);
+        let sequence = published.sequence;
         let mut latest = self.lock();
         (latest.published, latest.at) = (Some(Arc::clone(&published)), Some(at));
         drop(latest);
         self.changed.notify_all();
+        self.sequence.send_replace(sequence);
         published
+    }
+
+    /// Returns a receiver that is notified of every snapshot, and of the end of the feed.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.sequence.subscribe()
     }
 
     /// Time since the latest publication, if there was one.
@@ -70,6 +80,7 @@ impl SnapshotFeed {
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
+        self.sequence.send_modify(|_| ());
     }
 
     /// The latest snapshot, if there is one.

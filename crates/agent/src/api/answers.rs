@@ -5,11 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::metrics::{Metric, MetricSet, Sample, SampleValue, catalog};
 use engine::model::ids::Pid;
 use engine::snapshot::{ProcessView, SiteProcess, SiteView};
+use engine::view::{Leak, View};
 use formats::report::live::json::{ProcessJson, ReportJson, SiteJson};
 use formats::report::verdict::json::SiteVerdictJson;
+use formats::report::view::gpu_facts;
+use formats::report::view::page::{
+    LEAK_COLUMNS, LeakDetails, PageColumn, ProcessItem, SITE_COLUMNS, SiteDetails, SiteItem,
+    process_columns,
+};
 use serde::Serialize;
 
 use super::files::{self, FileEntry};
+use super::live::LivePage;
 use super::query::ListQuery;
 use crate::alerts::AlertView;
 use crate::incidents::IncidentView;
@@ -75,8 +82,10 @@ impl ProcessList {
     pub(super) fn new(published: &PublishedSnapshot, query: ListQuery) -> Self {
         let all = published.snapshot.processes.iter();
         let (found, total) = limited(all.filter(|one| query.has_pid(one.key.pid)), query);
-        let processes = found.into_iter().map(|one| process_json(one, published)).collect();
-        Self { processes, total }
+        let facts = gpu_facts(&published.context.gpus);
+        let view = View::of(&published.snapshot, &facts);
+        let json = |one| process_json(one, &view, published);
+        Self { processes: found.into_iter().filter_map(json).collect(), total }
     }
 }
 
@@ -89,7 +98,9 @@ pub(super) struct OneProcess {
 impl OneProcess {
     /// Returns the process; the running one if its pid was reused.
     pub(super) fn new(published: &PublishedSnapshot, pid: Pid) -> Option<Self> {
-        Some(Self { process: process_json(find(published, pid)?, published) })
+        let facts = gpu_facts(&published.context.gpus);
+        let view = View::of(&published.snapshot, &facts);
+        Some(Self { process: process_json(find(published, pid)?, &view, published)? })
     }
 }
 
@@ -97,10 +108,15 @@ fn find(published: &PublishedSnapshot, pid: Pid) -> Option<&ProcessView> {
     published.snapshot.processes.iter().find(|process| process.key.pid == pid)
 }
 
-fn process_json(process: &ProcessView, published: &PublishedSnapshot) -> ProcessJson {
-    let mut process = process.clone();
-    process.sites.truncate(SITES_PER_PROCESS);
-    ProcessJson::new(&process, &published.context)
+fn process_json(
+    process: &ProcessView,
+    view: &View<'_>,
+    published: &PublishedSnapshot,
+) -> Option<ProcessJson> {
+    let row = view.processes.iter().find(|row| std::ptr::eq(row.process, process))?;
+    let mut json = ProcessJson::new(row, &published.context);
+    json.truncate_sites(SITES_PER_PROCESS);
+    Some(json)
 }
 
 /// `sites`.
@@ -152,6 +168,59 @@ impl SuspectList {
         let suspects = found.into_iter().map(|one| SiteVerdictJson::new(one, true)).collect();
         Self { suspects, total }
     }
+}
+
+/// `view/…`: rows of text cells, as text reports have them.
+#[derive(Serialize)]
+pub(super) struct ViewList<T> {
+    columns: Vec<PageColumn>,
+    rows: Vec<T>,
+    total: usize,
+}
+
+impl ViewList<ProcessItem> {
+    pub(super) fn processes(published: &PublishedSnapshot, query: ListQuery) -> Self {
+        let facts = gpu_facts(&published.context.gpus);
+        let view = View::of(&published.snapshot, &facts);
+        let all = view.processes.iter().filter(|row| query.has_pid(row.process.key.pid));
+        let (rows, total) = limited(all.map(|row| ProcessItem::of(row, &view)), query);
+        Self { columns: process_columns(), rows, total }
+    }
+}
+
+impl ViewList<SiteItem> {
+    /// Returns the sites of all processes, or those of one, with its values only.
+    pub(super) fn sites(published: &PublishedSnapshot, query: ListQuery) -> Self {
+        let snapshot = &published.snapshot;
+        let (sites, total) = match query.pid.map(|pid| find(published, pid)) {
+            None => (&snapshot.sites[..], snapshot.sites_total),
+            Some(Some(process)) => (&process.sites[..], process.sites_total),
+            Some(None) => (&[][..], 0),
+        };
+        let rows = sites.iter().take(query.limit);
+        let rows = rows.map(|site| SiteItem::of(site, snapshot, query.pid)).collect();
+        Self { columns: SITE_COLUMNS.to_vec(), rows, total: total as usize }
+    }
+}
+
+impl ViewList<LeakDetails> {
+    pub(super) fn leaks(published: &PublishedSnapshot, query: ListQuery, paths: bool) -> Self {
+        let facts = gpu_facts(&published.context.gpus);
+        let view = View::of(&published.snapshot, &facts);
+        let is_wanted = |leak: &Leak<'_>| {
+            let mut pids = leak.processes.iter().map(|process| process.pid);
+            query.pid.is_none() || pids.any(|pid| pid == query.pid)
+        };
+        let (rows, total) = limited(LeakDetails::all(&view, is_wanted, paths).into_iter(), query);
+        Self { columns: LEAK_COLUMNS.to_vec(), rows, total }
+    }
+}
+
+/// `view/sites/SITE`.
+#[derive(Serialize)]
+pub(super) struct OneSite {
+    pub(super) columns: [PageColumn; SITE_COLUMNS.len()],
+    pub(super) site: SiteDetails,
 }
 
 /// `gpus`.
@@ -273,6 +342,8 @@ pub(super) struct Status {
     cpu_seconds: f64,
     cpu_percent: f64,
     memory_bytes: u64,
+    streams: usize,
+    history_bytes: usize,
     requests: Requests,
 }
 
@@ -284,7 +355,12 @@ struct Requests {
 }
 
 impl Status {
-    pub(super) fn new(published: &PublishedSnapshot, shared: &AgentState, ready: bool) -> Self {
+    pub(super) fn new(
+        published: &PublishedSnapshot,
+        shared: &AgentState,
+        ready: bool,
+        streams: usize,
+    ) -> Self {
         let own = &published.own;
         let uncertainty = &published.snapshot.uncertainty;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
@@ -301,6 +377,8 @@ impl Status {
             cpu_seconds: own.cpu_seconds,
             cpu_percent: own.cpu_percent,
             memory_bytes: own.memory.0,
+            streams,
+            history_bytes: LivePage::HISTORY_BYTES,
             requests: Requests { ok, client_errors, server_errors },
         }
     }

@@ -20,12 +20,13 @@ use super::{Api, routes};
 /// Time for a response, most of which is waiting for CPU time.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Headers of every response: no content sniffing, no caching, no scripts.
-const SECURITY_HEADERS: [(HeaderName, &str); 4] = [
+/// Headers of every response: no content sniffing, no caching, no scripts, no use by other pages.
+const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
     (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
 /// Waits for CPU time, limits the time of a request, counts it, and adds headers.
@@ -41,7 +42,8 @@ pub(super) async fn limit(
     let response = timeout(RESPONSE_TIMEOUT, work).await;
     let mut response = response.unwrap_or_else(|_| ApiError::TIMED_OUT.into_response());
     for (name, value) in SECURITY_HEADERS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
+        // Pages have their own policy.
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     api.shared.requests.count(response.status().as_u16());
     response
@@ -74,6 +76,9 @@ fn reject(api: &Api, request: &Request) -> Option<ApiError> {
     if api.token.is_none() && !is_for_this_host(uri, headers, api.address.ip()) {
         return Some(ApiError::WRONG_HOST);
     }
+    if !is_same_origin(headers) {
+        return Some(ApiError::WRONG_ORIGIN);
+    }
     (!is_allowed(api, uri, headers)).then_some(ApiError::NO_TOKEN)
 }
 
@@ -83,6 +88,17 @@ fn is_for_this_host(uri: &Uri, headers: &HeaderMap, listen_address: IpAddr) -> b
     let named = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
     let target = uri.authority().map(Authority::as_str);
     named.chain(target).all(|host| is_own(host, listen_address))
+}
+
+/// Whether no other web page sent the request. Browsers send `Origin` with requests of other pages.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
+    origins.all(|origin| {
+        let origin = origin.as_bytes();
+        let host_of = origin.strip_prefix(b"https://").or(origin.strip_prefix(b"http://"));
+        host_of.is_some_and(|origin| origin.eq_ignore_ascii_case(host))
+    })
 }
 
 fn is_allowed(api: &Api, uri: &Uri, headers: &HeaderMap) -> bool {
@@ -112,6 +128,22 @@ fn is_own(host: &str, listen_address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_of_other_pages_are_rejected() {
+        let from = |origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("gpu.example:9754"));
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            is_same_origin(&headers)
+        };
+        assert!(from("http://gpu.example:9754") && from("https://gpu.example:9754"));
+        for origin in ["null", "http://evil.example", "http://gpu.example", "gpu.example:9754", ""]
+        {
+            assert!(!from(origin), "{origin}");
+        }
+        assert!(is_same_origin(&HeaderMap::new()), "no browser");
+    }
 
     #[test]
     fn foreign_host_names_are_rejected() {

@@ -6,12 +6,15 @@ mod cache;
 mod connections;
 mod cpu_share;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod layers;
+pub(crate) mod live;
 mod query;
 mod response;
 mod routes;
 mod server;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod tests;
 
 use std::net::{SocketAddr, TcpListener};
@@ -31,6 +34,7 @@ use auth::token::BearerToken;
 use cache::{CacheKey, ResponseCache};
 use cpu_share::CpuGate;
 pub(crate) use cpu_share::CpuShare;
+use live::LivePage;
 use query::ListQuery;
 use response::{ApiError, ApiResult, JSON, ok};
 
@@ -65,11 +69,21 @@ struct Api {
     token: Option<BearerToken>,
     cache: Mutex<ResponseCache>,
     gate: CpuGate,
+    live: LivePage,
+    page: formats::report::html::LivePageFile,
 }
 
 impl Api {
     fn new(shared: Arc<AgentState>, address: SocketAddr, token: Option<BearerToken>) -> Arc<Self> {
-        Arc::new(Self { shared, address, token, cache: Mutex::default(), gate: CpuGate::new() })
+        Arc::new(Self {
+            shared,
+            address,
+            token,
+            cache: Mutex::default(),
+            gate: CpuGate::new(),
+            live: LivePage::new(),
+            page: formats::report::html::live_page(),
+        })
     }
 
     /// Waits until CPU time is available.
@@ -91,7 +105,7 @@ impl Api {
     /// Returns the latest snapshot: without directories of file paths, unless the configuration
     /// allows them.
     fn visible(&self) -> Result<Arc<PublishedSnapshot>, ApiError> {
-        let published = self.shared.feed.newest().ok_or(ApiError::NO_SNAPSHOT)?;
+        let published = self.newest()?;
         if self.shared.config.http.show_paths {
             return Ok(published);
         }
@@ -108,6 +122,12 @@ impl Api {
         self.with_cache(|cache| cache.response(published, key, build)).ok_or(ApiError::INTERNAL)
     }
 
+    /// Returns the latest snapshot with all paths, for answers that contain none or hide them
+    /// themselves: to hide all of them costs time.
+    fn newest(&self) -> Result<Arc<PublishedSnapshot>, ApiError> {
+        self.shared.feed.newest().ok_or(ApiError::NO_SNAPSHOT)
+    }
+
     /// Returns an answer that is built once per snapshot.
     fn answer<T: Serialize>(
         &self,
@@ -115,9 +135,19 @@ impl Api {
         query: ListQuery,
         fields: impl FnOnce(&PublishedSnapshot) -> T,
     ) -> ApiResult {
-        let published = self.visible()?;
-        let build = || serde_json::to_vec(&Answer::new(&published, fields(&published))).ok();
-        Ok(ok(JSON, self.cached(&published, (name, query), build)?))
+        self.answer_of(&*self.visible()?, name, query, fields)
+    }
+
+    /// Returns an answer to a query of the given snapshot, which is built once.
+    fn answer_of<T: Serialize>(
+        &self,
+        published: &PublishedSnapshot,
+        name: &'static str,
+        query: ListQuery,
+        fields: impl FnOnce(&PublishedSnapshot) -> T,
+    ) -> ApiResult {
+        let build = || serde_json::to_vec(&Answer::new(published, fields(published))).ok();
+        Ok(ok(JSON, self.cached(published, (name, query), build)?))
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::answers::VERSION;
 
 pub(super) const JSON: &str = "application/json";
+pub(super) const HTML: &str = "text/html; charset=utf-8";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Binary files. Profiles are gzipped, and clients must not decompress them in transit.
@@ -38,7 +39,7 @@ const fn error(status: StatusCode, error: &'static str, hint: &'static str) -> A
 
 impl ApiError {
     pub(super) const NOT_FOUND: Self =
-        error(StatusCode::NOT_FOUND, "not found", "see / for all paths");
+        error(StatusCode::NOT_FOUND, "not found", "see /api for all paths");
     pub(super) const NO_PROCESS: Self = error(
         StatusCode::NOT_FOUND,
         "no such process uses the CUDA driver",
@@ -60,6 +61,18 @@ impl ApiError {
         StatusCode::SERVICE_UNAVAILABLE,
         "the agent has no CPU time for this request",
         "send fewer requests, or raise max_cpu in [trace]",
+    );
+    pub(super) const TOO_MANY_STREAMS: Self = error(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many live pages are open",
+        "close one, or retry later",
+    );
+    pub(super) const NO_SITE: Self =
+        error(StatusCode::NOT_FOUND, "no such site", "see /api/v1/view/sites");
+    pub(super) const WRONG_ORIGIN: Self = error(
+        StatusCode::FORBIDDEN,
+        "request of another web page",
+        "open the address of the agent itself",
     );
     pub(super) const INTERNAL: Self =
         error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "please report this as a bug");

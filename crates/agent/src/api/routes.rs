@@ -6,24 +6,27 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use engine::model::ids::Pid;
 use formats::export::{openmetrics, profile};
+use formats::report::explain::ExplainReport;
+use formats::report::view::page::{SITE_COLUMNS, SiteDetails};
 
 use super::answers::{
-    AlertList, Answer, GpuList, IncidentList, OneIncident, OneProcess, ProcessList, SiteList,
-    Snapshot, Status, SuspectList,
+    AlertList, Answer, GpuList, IncidentList, OneIncident, OneProcess, OneSite, ProcessList,
+    SiteList, Snapshot, Status, SuspectList, ViewList,
 };
 use super::query::{ListQuery, NoQuery};
-use super::response::{ApiError, ApiResult, BINARY, JSON, TEXT, json, ok};
-use super::{Api, files, layers};
+use super::response::{ApiError, ApiResult, BINARY, HTML, JSON, TEXT, json, ok};
+use super::{Api, files, layers, live};
 use crate::incidents::IncidentView;
 
 const INDEX: &str = "\
 vramscope: GPU memory of every process on this host
 
+/                                 live page, for browsers
 /metrics                          Prometheus metrics (OpenMetrics)
 /healthz                          liveness
 /readyz                           readiness: probes attached, snapshots current
@@ -33,8 +36,14 @@ vramscope: GPU memory of every process on this host
 /api/v1/processes/PID             one process
 /api/v1/sites?pid=PID&limit=N     allocation sites, largest first
 /api/v1/suspects?pid=PID          leak suspects
+/api/v1/view/processes            processes as rows of text, as the live page shows them
+/api/v1/view/sites?pid=PID        allocation sites as rows of text
+/api/v1/view/sites/SITE           one site and its call stack
+/api/v1/view/leaks?pid=PID        leaks with evidence, advice and call stacks
+/api/v1/stream                    server-sent events of the live page
 /api/v1/gpus                      GPUs of this host
 /api/v1/advice                    how to free memory
+/api/v1/explain?pid=PID           where driver-reported memory goes
 /api/v1/alerts                    active and recent alerts
 /api/v1/profile.pb.gz             heap profile (pprof); also /debug/pprof/heap
 /api/v1/incidents                 out-of-memory snapshots, newest first
@@ -42,15 +51,21 @@ vramscope: GPU memory of every process on this host
 /api/v1/incidents/ID/FILE         one file
 ";
 
+/// Policy of incident files. A report has its own, stricter policy for its script; the sandbox
+/// separates it from the live page, which may have a token.
+const REPORT_POLICY: &str = "sandbox allow-scripts; default-src 'none'; \
+    script-src 'unsafe-inline'; style-src 'unsafe-inline'; frame-ancestors 'none'";
+
 /// Whether a path needs no token, because it exposes nothing.
 pub(super) fn is_open(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz")
+    matches!(path, "/" | "/healthz" | "/readyz")
 }
 
 /// Returns all paths, behind the checks and limits of every request.
 pub(super) fn router(api: &Arc<Api>) -> Router {
     Router::new()
-        .route("/", get(|| async { ok(TEXT, INDEX) }))
+        .route("/", get(page))
+        .route("/api", get(|| async { ok(TEXT, INDEX) }))
         .route("/healthz", get(|| async { ok(TEXT, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -62,8 +77,14 @@ pub(super) fn router(api: &Arc<Api>) -> Router {
         .route("/api/v1/processes/{pid}", get(process))
         .route("/api/v1/sites", get(sites))
         .route("/api/v1/suspects", get(suspects))
+        .route("/api/v1/view/processes", get(view_processes))
+        .route("/api/v1/view/sites", get(view_sites))
+        .route("/api/v1/view/sites/{site}", get(view_site))
+        .route("/api/v1/view/leaks", get(view_leaks))
+        .route("/api/v1/stream", get(live::stream))
         .route("/api/v1/gpus", get(gpus))
         .route("/api/v1/advice", get(advice))
+        .route("/api/v1/explain", get(explain))
         .route("/api/v1/alerts", get(alerts))
         .route("/api/v1/incidents", get(incidents))
         .route("/api/v1/incidents/{id}", get(incident))
@@ -75,6 +96,19 @@ pub(super) fn router(api: &Arc<Api>) -> Router {
 }
 
 type ApiState = State<Arc<Api>>;
+
+/// Returns the live page to browsers, and the list of paths to other clients. Neither contains
+/// data, so that the page can request the token.
+async fn page(State(api): ApiState, headers: HeaderMap) -> ApiResult {
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    if !accepts.is_some_and(|accepts| accepts.contains("text/html")) {
+        return Ok(ok(TEXT, INDEX));
+    }
+    let mut response = ok(HTML, api.page.html.clone());
+    let policy = HeaderValue::from_str(&api.page.policy).map_err(|_| ApiError::INTERNAL)?;
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    Ok(response)
+}
 
 async fn ready(State(api): ApiState) -> Response<Body> {
     let (status, text) = match api.is_ready() {
@@ -109,7 +143,8 @@ async fn heap_profile(State(api): ApiState) -> ApiResult {
 
 async fn status(State(api): ApiState, _: NoQuery) -> ApiResult {
     let published = api.visible()?;
-    json(&Answer::new(&published, Status::new(&published, &api.shared, api.is_ready())))
+    let status = Status::new(&published, &api.shared, api.is_ready(), api.live.streams());
+    json(&Answer::new(&published, status))
 }
 
 async fn snapshot(State(api): ApiState, _: NoQuery) -> ApiResult {
@@ -144,12 +179,47 @@ async fn suspects(State(api): ApiState, query: ListQuery) -> ApiResult {
     api.answer("suspects", query, |published| SuspectList::new(published, query))
 }
 
+async fn view_processes(State(api): ApiState, query: ListQuery) -> ApiResult {
+    let published = api.newest()?;
+    let list = |published: &_| ViewList::processes(published, query);
+    api.answer_of(&published, "view/processes", query, list)
+}
+
+async fn view_sites(State(api): ApiState, query: ListQuery) -> ApiResult {
+    let published = api.newest()?;
+    api.answer_of(&published, "view/sites", query, |published| ViewList::sites(published, query))
+}
+
+async fn view_leaks(State(api): ApiState, query: ListQuery) -> ApiResult {
+    let (published, paths) = (api.newest()?, api.shared.config.http.show_paths);
+    let list = |published: &_| ViewList::leaks(published, query, paths);
+    api.answer_of(&published, "view/leaks", query, list)
+}
+
+async fn view_site(
+    State(api): ApiState,
+    id: Result<Path<String>, PathRejection>,
+    _: NoQuery,
+) -> ApiResult {
+    let Ok(Path(id)) = id else { return Err(ApiError::NOT_FOUND) };
+    let (published, paths) = (api.newest()?, api.shared.config.http.show_paths);
+    let site = SiteDetails::find(&published.snapshot, &id, paths).ok_or(ApiError::NO_SITE)?;
+    json(&Answer::new(&published, OneSite { columns: SITE_COLUMNS, site }))
+}
+
 async fn gpus(State(api): ApiState, _: NoQuery) -> ApiResult {
     api.answer("gpus", ListQuery::ALL, |published| GpuList::new(&published.metrics))
 }
 
 async fn advice(State(api): ApiState, _: NoQuery) -> ApiResult {
     api.answer("advice", ListQuery::ALL, |published| api.shared.incidents.advice(published))
+}
+
+async fn explain(State(api): ApiState, query: ListQuery) -> ApiResult {
+    api.answer("explain", query, |published| {
+        let (snapshot, context) = (&published.snapshot, &published.context);
+        ExplainReport::of(snapshot, context, |process| query.has_pid(process.key.pid))
+    })
 }
 
 async fn alerts(State(api): ApiState, query: ListQuery) -> ApiResult {
@@ -184,15 +254,17 @@ async fn incident_file(
         return Err(ApiError::PATHS_HIDDEN);
     }
     let file = files::open(&incident.dir, &name).ok_or(ApiError::NO_FILE)?;
-    let content_type = match name.rsplit_once('.') {
-        Some((_, "json")) => JSON,
-        Some((_, "txt")) => TEXT,
-        _ => BINARY,
+    let (content_type, disposition) = match name.rsplit_once('.') {
+        Some((_, "json")) => (JSON, "attachment"),
+        Some((_, "txt")) => (TEXT, "inline"),
+        Some((_, "html")) => (HTML, "inline"),
+        _ => (BINARY, "attachment"),
     };
     let response = Response::builder()
         .header(header::CONTENT_TYPE, content_type)
         .header(header::CONTENT_LENGTH, file.remaining())
-        .header(header::CONTENT_DISPOSITION, "attachment")
+        .header(header::CONTENT_DISPOSITION, disposition)
+        .header(header::CONTENT_SECURITY_POLICY, REPORT_POLICY)
         .body(Body::from_stream(futures_util::stream::iter(file)));
     response.map_err(|_| ApiError::INTERNAL)
 }

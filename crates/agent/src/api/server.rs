@@ -66,6 +66,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, api: &Arc<Api>)
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let router = routes::router(api);
     let mut connections = Connections::new(MAX_CONNECTIONS);
+    tokio::spawn(record(Arc::clone(api)));
     while !api.shared.feed.is_closed() {
         let next = async {
             api.wait_for_cpu().await;
@@ -98,6 +99,17 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, api: &Arc<Api>)
     Ok(())
 }
 
+/// Records the history of the live page. Not limited to a share of CPU time: it costs less than a
+/// millisecond per snapshot.
+async fn record(api: Arc<Api>) {
+    let mut snapshots = api.shared.feed.subscribe();
+    while snapshots.changed().await.is_ok() && !api.shared.feed.is_closed() {
+        if let Some(published) = api.shared.feed.newest() {
+            api.live.record(&published);
+        }
+    }
+}
+
 async fn connection(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
@@ -113,7 +125,7 @@ async fn connection(
 }
 
 /// Serves the requests of a connection. Errors of a client are not logged.
-async fn serve<S>(stream: S, router: Router, activity: Arc<Activity>)
+pub(super) async fn serve<S>(stream: S, router: Router, activity: Arc<Activity>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -129,6 +141,8 @@ where
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIMEOUT));
     let connection = http1::Builder::new()
+        // A client may close its side after its last request.
+        .half_close(true)
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
         .max_header_size(MAX_HEADER_BYTES)

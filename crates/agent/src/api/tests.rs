@@ -1,4 +1,12 @@
 //! Responses contain no paths of files unless the configuration allows it.
+#![cfg_attr(
+    not(test),
+    allow(dead_code, unused_imports, reason = "fuzz targets use the agent only")
+)]
+#![allow(
+    clippy::unwrap_used,
+    reason = "also compiled for fuzz targets, where a failed check ends the process"
+)]
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,15 +18,18 @@ use axum::http::{Request, Response, header};
 use engine::metrics::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
 use engine::model::activity::{LaunchTarget, NameSource};
 use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::device_holder::DeviceHolder;
 use engine::model::ids::{
     AllocationKey, DeviceId, GpuId, GraphExecId, Pid, ProcessKey, SiteId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, SiteName, site_name};
+use engine::model::program::ProcessIdentity;
+use engine::model::stack::{CallStack, Frame, SiteName, site_name};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
-    ActivityView, AllocationView, ApiMisuse, KernelView, KindView, OutOfMemory, ProcessView,
-    ReceivedCalls, SiteHistory, SiteKindView, SiteView, Snapshot, ThreadView, Uncertainty,
+    ActivityView, AllocationView, ApiMisuse, FrameworkOom, KernelView, KindView, LibraryView,
+    NotFreed, NotFreedSite, OutOfMemory, OverheadView, ProcessView, ReceivedCalls, SiteHistory,
+    SiteKindView, SiteView, Snapshot, ThreadView, Uncertainty,
 };
 use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 use formats::WallClock;
@@ -36,14 +47,19 @@ use crate::incidents::IncidentView;
 use crate::{AgentState, PublishedSnapshot};
 
 /// In every string that is a path.
-const PATH: &str = "/srv/ann/secret/file";
+pub(super) const PATH: &str = "/srv/ann/secret/file";
 
 /// In every other string that a program or host chooses: names are not paths and are shown.
 const NAME: &str = "/name";
 
 /// Fields that contain such names.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 21] = [
+    "notes",
+    "library",
     "name",
+    "program",
+    "user",
+    "location",
     "process",
     "thread",
     "function",
@@ -55,9 +71,13 @@ const NAMES: [&str; 12] = [
     "container",
     "uuid",
     "summary",
+    "cells",
+    "key",
+    "sentence",
+    "text",
 ];
 
-fn frames() -> Arc<[Frame]> {
+fn frames() -> CallStack {
     let frame = Frame {
         function: NAME.into(),
         file: Some(PATH.into()),
@@ -118,8 +138,13 @@ fn kernel() -> KernelView {
     }
 }
 
-fn process() -> ProcessView {
-    let allocation = AllocationView {
+fn identity() -> ProcessIdentity {
+    let name = Some(NAME.into());
+    ProcessIdentity { program: name.clone(), user: name, ..ProcessIdentity::default() }
+}
+
+fn allocation() -> AllocationView {
+    AllocationView {
         key: AllocationKey::address(1),
         device: Some(DeviceId(0)),
         bytes: Bytes(1 << 30),
@@ -127,7 +152,10 @@ fn process() -> ProcessView {
         age: Nanos(1),
         site: site().name,
         baseline: None,
-    };
+    }
+}
+
+fn process() -> ProcessView {
     let pod = Pod {
         uid: NAME.into(),
         name: Some(NAME.into()),
@@ -150,6 +178,7 @@ fn process() -> ProcessView {
         key: ProcessKey { pid: Pid(7), start: 1 },
         uid: Some(0),
         name: NAME.into(),
+        identity: identity(),
         container: Some(Arc::new(container)),
         received_calls: ReceivedCalls::default(),
         ended: None,
@@ -173,7 +202,7 @@ fn process() -> ProcessView {
             live_bytes: Bytes(1 << 30),
             live_allocations: 1,
             kinds: Vec::new(),
-            allocations: vec![allocation],
+            allocations: vec![allocation()],
         }],
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
@@ -189,10 +218,14 @@ fn process() -> ProcessView {
             kernels: vec![kernel()],
             copies: Vec::new(),
         }),
+        libraries: vec![LibraryView { library: NAME.into(), ..LibraryView::default() }],
+        overhead: OverheadView::default(),
         objects: Vec::new(),
         torch: None,
         sites: vec![site()],
         sites_total: 1,
+        growth_per_hour: Some(1 << 30),
+        undecided: None,
         uncertainty: Uncertainty::default(),
     }
 }
@@ -238,6 +271,12 @@ fn snapshot() -> Snapshot {
         },
     };
     let out_of_memory = OutOfMemory {
+        framework: Some(FrameworkOom {
+            requested: Bytes(1),
+            allocated: Bytes(2),
+            reserved: Bytes(3),
+        }),
+        recovered: Some(Bytes(4)),
         at: Timestamp(1),
         pid: Pid(7),
         tid: Tid(7),
@@ -250,8 +289,26 @@ fn snapshot() -> Snapshot {
         frames: frames(),
         holders: vec![(Pid(7), NAME.into(), Bytes(1))],
     };
+    let not_freed = NotFreed {
+        key: ProcessKey { pid: Pid(8), start: 1 },
+        name: NAME.into(),
+        identity: identity(),
+        cached: Bytes(0),
+        bytes: Bytes(1),
+        allocations: 1,
+        sites: vec![NotFreedSite {
+            site: site().name,
+            frames: frames(),
+            kind: MemoryKind::Device,
+            bytes: Bytes(1),
+            allocations: 1,
+        }],
+    };
     Snapshot {
         at: Timestamp(1_000_000_000),
+        observed: Nanos(1_000_000_000),
+        is_live: true,
+        not_freed: vec![not_freed],
         live_bytes: Bytes(1 << 30),
         live_allocations: 1,
         uncertainty: Uncertainty::default(),
@@ -269,6 +326,22 @@ fn snapshot() -> Snapshot {
         other_verdicts: vec![SiteVerdict { verdict: Verdict::Plateau, ..site_verdict() }],
         anomalies: vec![anomaly],
         gpus: Vec::new(),
+        device_holders: vec![device_holder()],
+    }
+}
+
+fn device_holder() -> DeviceHolder {
+    DeviceHolder {
+        pid: Pid(8),
+        name: NAME.into(),
+        uid: 0,
+        gpus: Vec::new(),
+        has_cuda: true,
+        is_zombie: false,
+        parent: Some((Pid(7), NAME.into())),
+        parent_is_listed: true,
+        age: Nanos(1),
+        container: None,
     }
 }
 
@@ -295,7 +368,7 @@ fn published() -> PublishedSnapshot {
 }
 
 /// An agent with all of that, and with incidents and alerts.
-fn api(show_paths: bool) -> Arc<Api> {
+pub(super) fn api(show_paths: bool) -> Arc<Api> {
     let mut config = Config::default();
     config.http.show_paths = show_paths;
     let shared = AgentState::new(config);
@@ -325,16 +398,19 @@ fn api(show_paths: bool) -> Arc<Api> {
         summary_text: None,
         dir: PATH.into(),
     }]);
+    // Streams end after their first event.
+    shared.feed.close();
     Api::new(shared, Config::default().http.listen, None)
 }
 
 /// Returns every path of the index, with its placeholders filled in.
 fn paths(api: &Arc<Api>) -> Vec<String> {
-    let index = get(api, "/");
+    let index = get(api, "/api");
     let listed = index.lines().filter_map(|line| line.split_ascii_whitespace().next());
     let listed = listed.filter(|path| path.starts_with('/')).map(|path| {
         let path =
             path.replace("?pid=PID&limit=N", "").replace("?limit=N", "").replace("?pid=PID", "");
+        let path = path.replace("SITE", &site().name.to_string());
         path.replace("PID", "7").replace("ID", "one").replace("FILE", "summary.txt")
     });
     listed.chain(["/api/v1/sites?pid=7".into(), "/debug/pprof/heap".into()]).collect()
@@ -386,8 +462,9 @@ fn responses_have_no_paths_without_show_paths() {
             assert_eq!(found, [""; 0], "{path}: a name where none was expected: {text}");
         }
     }
-    // Snapshot, sites (all, and of one process), suspects, and two paths of the profile.
-    assert_eq!(with_paths, 6);
+    // Snapshot, sites (all, and of one process), suspects, two paths of the profile, and the call
+    // stacks of a site and of leaks on the live page.
+    assert_eq!(with_paths, 8);
 }
 
 #[test]

@@ -20,8 +20,9 @@ section! {
         objects: bool = true, default "true";
         /// Count launches and copies.
         kernels: bool = true, default "true";
-        /// Track PyTorch tensors: `off`, `totals` or `full` (by call site); same as `--torch`.
-        torch: TensorModeConfig = TensorModeConfig::Off, default "\"off\"";
+        /// Track PyTorch tensors: `auto` (by call site, while the memory of a process grows), `full`
+        /// (always), `totals` or `off`; same as `--torch`.
+        torch: TensorModeConfig = TensorModeConfig::Auto, default "\"auto\"";
         /// CPU budget in percent of one core, more than 0; same as `--max-cpu`.
         max_cpu: Option<f64> = None, example "5.0";
         /// Memory budget; same as `--max-memory`. Less than about 100 MiB cannot be met.
@@ -45,6 +46,8 @@ pub enum StackModeConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TensorModeConfig {
+    /// By call site, while the memory of a process grows.
+    Auto,
     /// Not at all.
     Off,
     /// Totals only.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use engine::model::event::{FailedCall, SiteFrames};
 use engine::model::holder::Holder;
 use engine::model::ids::{DeviceId, GpuId};
-use engine::model::stack::{Frame, SiteName};
+use engine::model::stack::{CallStack, SiteName};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use formats::report::incident::{Requester, Trigger};
 
@@ -49,7 +49,7 @@ pub(crate) struct IncidentJob {
 pub(crate) struct FailedAllocation {
     pub(crate) failed: FailedCall,
     pub(crate) site: SiteName,
-    pub(crate) frames: Arc<[Frame]>,
+    pub(crate) frames: CallStack,
 }
 
 /// What became known of an incident after it was written.

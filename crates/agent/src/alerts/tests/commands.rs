@@ -72,7 +72,7 @@ fn command_gets_the_alert_in_environment_and_stdin() {
         "VRAMSCOPE_VALUE=1048576",
         "VRAMSCOPE_HOST=node-1",
         "VRAMSCOPE_LABEL_PID=41",
-        "VRAMSCOPE_LABEL_PROCESS=tr<ain>\\u{1b}[2J",
+        "VRAMSCOPE_LABEL_PROGRAM=tr<ain>\\u{1b}[2J",
         "VRAMSCOPE_SINCE=2023-11-14T22:13:20.000+00:00",
     ] {
         assert!(env.lines().any(|line| line == variable), "{variable} is not in {env}");

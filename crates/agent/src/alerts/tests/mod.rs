@@ -51,7 +51,9 @@ fn metrics(metric: &'static Metric, labels: &[&str], value: f64) -> MetricSet {
 fn leak(pid: &str) -> MetricSet {
     let labels = [
         pid,
+        "python3",
         "tr<ain>\u{1b}[2J",
+        "ann",
         "",
         "",
         "",
@@ -142,7 +144,7 @@ fn alerts_are_listed_while_firing_and_after() {
     assert_eq!((alert.rule, alert.severity), ("leak_suspect", "warning"));
     assert_eq!(alert.since, "2023-11-14T22:13:20.000+00:00");
     assert_eq!(alert.resolved, None);
-    assert_eq!(alert.labels["process"], "tr<ain>\\u{1b}[2J");
+    assert_eq!(alert.labels["program"], "tr<ain>\\u{1b}[2J");
     assert_eq!(
         alert.summary,
         "tr<ain>\\u{1b}[2J (pid 41) leaks at step main.py:7: 3.52 GiB/h (device)"

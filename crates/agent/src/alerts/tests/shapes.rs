@@ -12,8 +12,8 @@ use super::{alerts, at, clock};
 fn notification() -> Notification {
     let mut alert = alerts(&["4711"]).remove(0);
     for (name, value) in &mut alert.labels {
-        if *name == "process" {
-            *value = "train".into();
+        if *name == "program" {
+            *value = "train.py".into();
         }
     }
     Notification { suppressed: 2, ..Notification::new(&alert, &clock(), &"node-1".into()) }

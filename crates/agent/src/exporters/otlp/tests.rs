@@ -37,8 +37,8 @@ fn sample(labels: &[&str], value: SampleValue) -> Sample {
 
 fn metric_set() -> MetricSet {
     let gpu = ["0", "GPU-1"];
-    let one = ["0", "GPU-1", "47", "train", "main", "pod-1", "team"];
-    let other = ["0", "GPU-1", "other", "other", "main", "pod-2", ""];
+    let one = ["0", "GPU-1", "47", "train", "train.py", "ann", "main", "pod-1", "team"];
+    let other = ["0", "GPU-1", "other", "other", "", "", "main", "pod-2", ""];
     let family = |metric, samples| MetricFamily { metric, samples };
     MetricSet {
         families: vec![
@@ -51,7 +51,7 @@ fn metric_set() -> MetricSet {
                 &catalog::LIVE,
                 vec![sample(&one, SampleValue::Whole(7)), sample(&other, SampleValue::Whole(5))],
             ),
-            family(&catalog::SUSPECT_GROWTH, vec![sample(&[""; 10], SampleValue::Real(f64::NAN))]),
+            family(&catalog::SUSPECT_GROWTH, vec![sample(&[""; 12], SampleValue::Real(f64::NAN))]),
         ],
     }
 }
@@ -148,7 +148,9 @@ fn labels_become_attributes() {
         "k8s.pod.name=pod-1",
         "k8s.pod.uid=u-1",
         "process.executable.name=train",
+        "process.owner=ann",
         "process.pid=#47",
+        "vramscope.program=train.py",
     ];
     assert_eq!(texts(&one.attributes), expected);
     let expected = [

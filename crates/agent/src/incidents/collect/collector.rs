@@ -15,10 +15,10 @@ use engine::model::event::{
     Event, EventKind, FailedCall, MemoryLocation, OUT_OF_MEMORY, SiteFrames, VmmCall,
 };
 use engine::model::holder::{DeviceFilter, Holder};
-use engine::model::ids::{DeviceId, GpuId, Pid, SiteId};
+use engine::model::ids::{DeviceId, FunctionId, GpuId, Pid, SiteId};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::SiteName;
-use engine::model::tensor::TensorOp;
+use engine::model::tensor::{TensorEvent, TensorOp};
 use engine::model::units::{Bytes, Timestamp};
 use formats::report::incident::{Requester, Trigger};
 use formats::sanitize::sanitize;
@@ -35,7 +35,7 @@ use crate::{AgentState, AgentThread, PublishedSnapshot};
 
 /// Delay of the snapshot after an out-of-memory error, and maximum time to wait for symbols.
 const SNAPSHOT_DELAY: Duration = Duration::from_millis(100);
-const SYMBOLIZE_TIMEOUT: Duration = Duration::from_millis(400);
+const SYMBOLIZE_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Maximum number of queued commands: enough for a burst of incidents and their updates.
 const QUEUE_COMMANDS: usize = 256;
@@ -140,6 +140,23 @@ impl IncidentCollector {
         match &event.kind {
             EventKind::Failed(failed) if failed.code == OUT_OF_MEMORY => {
                 self.on_oom(event, failed, ledger);
+            }
+            // PyTorch gives up after the driver's errors, or at a limit of its own.
+            EventKind::Tensor(TensorEvent {
+                op: TensorOp::OutOfMemory { bytes, site },
+                device,
+                ..
+            }) => {
+                let failed = FailedCall {
+                    function: FunctionId::FRAMEWORK,
+                    code: OUT_OF_MEMORY,
+                    requested: Some((MemoryKind::Device, *bytes)),
+                    freed: None,
+                    device: Some(*device),
+                    context: None,
+                    site: *site,
+                };
+                self.on_oom(event, &failed, ledger);
             }
             EventKind::Allocate(allocate) if !self.open.is_empty() => {
                 let device = ledger.device_of(event.pid, allocate);

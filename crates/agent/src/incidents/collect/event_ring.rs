@@ -122,6 +122,10 @@ impl EventWindow {
 fn extra(kind: &EventKind) -> usize {
     match kind {
         EventKind::Process(info) => info.name.len(),
+        EventKind::Identity(identity) => {
+            let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+            size_of_val(&**identity) + text(&identity.program) + text(&identity.user)
+        }
         EventKind::ThreadName(name) => name.len(),
         EventKind::Gpus(gpus) => size_of_val::<[_]>(gpus),
         _ => 0,

@@ -46,7 +46,7 @@ impl HolderHistory {
                 continue;
             }
             let holder = self.processes.entry(process.key).or_insert_with(|| HolderSamples {
-                name: process.name.clone(),
+                name: process.program().into(),
                 samples: initial_samples(process, at),
                 idle_since: None,
                 seen: at,
@@ -101,7 +101,7 @@ impl HolderHistory {
         let bytes = bytes_on(&held(process));
         Some(HolderGrowth {
             pid: process.key.pid,
-            name: holder.map_or_else(|| process.name.clone(), |holder| holder.name.clone()),
+            name: holder.map_or_else(|| process.program().into(), |holder| holder.name.clone()),
             bytes: i64::try_from(i128::from(bytes) - i128::from(before)).unwrap_or(i64::MAX),
             within: now - since,
         })

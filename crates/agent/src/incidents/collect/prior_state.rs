@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use engine::model::event::{ContextCall, Event, EventKind, PoolCall, ProcessInfo};
 use engine::model::ids::{ContextId, DeviceId, GpuId, Pid, PoolId, Tid};
+use engine::model::program::ProcessIdentity;
 use engine::model::tensor::TensorTracking;
 use engine::model::units::Timestamp;
 
@@ -23,6 +24,7 @@ pub(crate) struct PriorState {
 #[derive(Default)]
 struct PriorProcess {
     info: Option<ProcessInfo>,
+    identity: Option<Box<ProcessIdentity>>,
     gpus: Option<Box<[Option<GpuId>]>>,
     contexts: BTreeMap<ContextId, DeviceId>,
     pools: BTreeMap<PoolId, PoolCall>,
@@ -44,6 +46,9 @@ impl PriorState {
                     }
                     process.info = Some(info.clone());
                 }
+            }
+            EventKind::Identity(identity) => {
+                self.with(event.pid, |process| process.identity = Some(identity.clone()));
             }
             EventKind::Exit => drop(self.processes.remove(&event.pid)),
             EventKind::Exec => {
@@ -92,6 +97,8 @@ impl PriorState {
             if let Some(info) = &process.info {
                 push(EventKind::Process(ProcessInfo { before_trace: true, ..info.clone() }));
             }
+            let identity = process.identity.iter();
+            identity.for_each(|identity| push(EventKind::Identity(identity.clone())));
             process.gpus.iter().for_each(|gpus| push(EventKind::Gpus(gpus.clone())));
             for (&context, &device) in &process.contexts {
                 push(EventKind::Context(ContextCall::Learned { context, device }));

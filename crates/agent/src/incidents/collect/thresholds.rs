@@ -74,11 +74,12 @@ impl ThresholdMonitor {
             let held = process.live_bytes;
             if held > limit && self.large.insert(process.key) {
                 let holder =
-                    Requester { pid: process.key.pid, tid: None, name: process.name.clone() };
+                    Requester { pid: process.key.pid, tid: None, name: process.program().into() };
                 let largest = process.devices.iter().max_by_key(|view| view.live_bytes);
                 let text = format!(
                     "{} (pid {}) holds {held}, threshold {limit}",
-                    process.name, process.key.pid
+                    process.program(),
+                    process.key.pid
                 );
                 let gpu = largest.and_then(|view| view.gpu);
                 crossed.push(ThresholdCrossing { gpu, process: Some(holder), text });
@@ -114,7 +115,8 @@ mod tests {
         let crossed: Vec<usize> = [50, 9, 5, 11, 9, 13, 9, 0]
             .into_iter()
             .map(|free| {
-                let gpus = vec![GpuView { gpu: GpuId(1), free_bytes: Bytes(free) }];
+                let gpus =
+                    vec![GpuView { gpu: GpuId(1), free_bytes: Bytes(free), growth_per_hour: None }];
                 thresholds.check(&Snapshot { gpus, ..Snapshot::default() }, &context).len()
             })
             .collect();

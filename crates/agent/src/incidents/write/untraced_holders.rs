@@ -32,7 +32,7 @@ pub(in crate::incidents) fn add_untraced(
             holders.push(Holder {
                 key: process.key,
                 uid: process.uid,
-                name: process.name.clone(),
+                name: process.program().into(),
                 live_bytes: Bytes(0),
                 live_allocations: 0,
                 sites: Vec::new(),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use engine::model::event::FailedCall;
-use engine::model::ids::Pid;
+use engine::model::ids::{FunctionId, Pid};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::oom;
-use engine::oom::{HostMemory, OomContext, RequestedResource, diagnose};
+use engine::oom::{GpuSharingHint, HostMemory, OomContext, RequestedResource, diagnose};
 use formats::export::ReportContext;
 use formats::report::advice::{AdviceRequest, GpuAdvice, gpu_advice};
 use formats::report::html::InitialView;
@@ -448,14 +448,17 @@ fn failed_request(
 ) -> FailedRequest {
     let function = context.function(call.failed.function).into_owned();
     let requested = requested(&call.failed, &function);
+    let framework = call.failed.function == FunctionId::FRAMEWORK;
+    let mut hints = host_facts::hints(pid);
+    hints.extend(framework.then_some(GpuSharingHint::MemoryFraction));
     let diagnosis = diagnose(&OomContext {
         pid: pid.unwrap_or(Pid(0)),
         requested,
         host: host_facts::host_memory(pid),
-        hints: &host_facts::hints(pid),
+        hints: &hints,
         ..*oom_context
     });
-    let (site, frames) = (call.site, Arc::clone(&call.frames));
+    let (site, frames) = (call.site, call.frames.clone());
     FailedRequest { requested, function: function.into(), site, frames, diagnosis }
 }
 
