@@ -15,6 +15,7 @@ mod live;
 mod parse_units;
 #[cfg(feature = "capture")]
 mod threads;
+mod top;
 
 use std::process::ExitCode;
 

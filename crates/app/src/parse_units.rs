@@ -8,7 +8,8 @@ pub(crate) use formats::parse_units::{size, time};
 /// Leaks that make a verb fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LeakThreshold {
-    /// More than this was not freed.
+    /// A site is a leak suspect, or a process without a caching allocator exited with more than
+    /// this not freed.
     NotFreed(Bytes),
     /// A site is a leak suspect, even if everything was freed at the end.
     Suspects,

@@ -6,14 +6,19 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::harness::files::root;
-use crate::harness::{VRAMSCOPE, simulator};
+use crate::harness::{ONLY_LIBRARIES_IN, VRAMSCOPE, simulator};
 
 /// Time limit for one benchmark, in seconds.
 const BENCH_TIMEOUT_SECONDS: &str = "240";
 
 /// Runs a script of `experiments/`, which must succeed, and returns its output.
 fn experiment(script: &str, arguments: &[&str]) -> String {
+    // Copies of the simulator are made there.
+    let build = simulator().parent().unwrap().to_path_buf();
+    let tmp = tempfile::tempdir_in(&build).unwrap();
     let output = Command::new("timeout")
+        .env("TMPDIR", tmp.path())
+        .env(ONLY_LIBRARIES_IN, &build)
         .args(["-s", "INT", "-k", "10", BENCH_TIMEOUT_SECONDS, "python3", "-B"])
         .arg(root().join("experiments").join(script))
         .args(arguments)

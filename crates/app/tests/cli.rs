@@ -5,9 +5,21 @@ use std::collections::BTreeSet;
 use crate::harness::files::{run, stderr, stdout};
 use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 
-/// Commands whose help has examples: those that trace or read files.
-const WITH_EXAMPLES: &[&str] =
-    &["trace", "kernels", "record", "replay", "report", "diff", "export", "plot", "advise"];
+/// Commands whose help has examples.
+const WITH_EXAMPLES: &[&str] = &[
+    "trace",
+    "kernels",
+    "record",
+    "replay",
+    "report",
+    "diff",
+    "export",
+    "plot",
+    "advise",
+    "doctor",
+    "completions",
+    "man",
+];
 
 /// Returns the help of the program or of a command, which must succeed on standard output.
 fn help(verb: Option<&str>) -> String {
@@ -99,7 +111,11 @@ fn missing_command_is_a_usage_error() {
     let output = run(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
-    assert!(stderr(&output).contains("Usage: vramscope <COMMAND>"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("Usage: vramscope [OPTIONS] <COMMAND>"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -120,7 +136,7 @@ fn piped_output_has_no_colors() {
     let output =
         env.command(VRAMSCOPE).args(["trace", "--"]).arg(workload).arg("kinds").output().unwrap();
     let text = stdout(&output);
-    assert!(text.contains("NOT FREED AT EXIT"), "{text}");
+    assert!(text.contains("not freed at exit"), "{text}");
     for output in [output, run(&["--help"]), run(&["doctor"]), run(&["conjure"])] {
         assert!(!output.stdout.contains(&0x1b), "{}", stdout(&output));
         assert!(!output.stderr.contains(&0x1b), "{}", stderr(&output));
@@ -158,5 +174,5 @@ fn report_in_a_file_has_no_colors() {
         None,
     );
     let text = std::fs::read_to_string(file).unwrap();
-    assert!(text.contains("NOT FREED AT EXIT") && !text.contains('\x1b'), "{text:?}");
+    assert!(text.contains("not freed at exit") && !text.contains('\x1b'), "{text:?}");
 }

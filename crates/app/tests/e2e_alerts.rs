@@ -184,7 +184,7 @@ const MAY_BE_EMPTY: [&str; 7] = [
 
 /// Queries that find something only when events are lost or objects leak.
 const MAY_FIND_NOTHING: [&str; 2] =
-    ["{{instance}} lost {{class}}", "{{process}} {{pid}} {{location}}: {{resource}}"];
+    ["{{instance}} lost {{class}}", "{{program}} {{pid}} {{location}}: {{resource}}"];
 
 /// Runs every query of the dashboard.
 fn assert_dashboard(stack: &AlertStack) {
@@ -196,7 +196,7 @@ fn assert_dashboard(stack: &AlertStack) {
         let title = panel["title"].as_str().unwrap();
         for target in panel["targets"].as_array().map_or(&[][..], |targets| targets) {
             let mut expr = target["expr"].as_str().unwrap().replace("$__rate_interval", "10s");
-            for variable in ["$instance", "$gpu", "$process", "$pod"] {
+            for variable in ["$instance", "$gpu", "$program", "$user", "$pod"] {
                 expr = expr.replace(variable, ".*");
             }
             let path = format!(
@@ -309,9 +309,9 @@ fn leak_alert_fires_and_resolves_on_all_paths() {
     });
     stack.until("Prometheus's alert through Alertmanager", || leak.is_notified("firing"));
     let post = stack.until("the webhook", || leak.post("firing"));
-    // The innermost frame of the program; reports have the complete stack.
-    assert!(post["labels"]["location"].as_str().unwrap().starts_with("workload::"), "{post}");
-    assert_eq!(post["labels"]["process"], "workload");
+    // A line of the program; reports have the complete stack.
+    assert!(post["labels"]["location"].as_str().unwrap().contains(".rs:"), "{post}");
+    assert_eq!(post["labels"]["program"], "workload");
     stack.until("the command", || leak.ran("firing"));
     stack.until("the forecast", || stack.alert_state("VramscopeFullSoon"));
     assert_dashboard(&stack);

@@ -97,7 +97,7 @@ fn unit_capabilities_trace_all_processes_exactly() {
     let env = TestEnv::with_driver(dir.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
     let mut command = installed.command(&capabilities);
     command.args(["trace", "--json", "--interval", "100ms", "--stacks", "full"]);
-    let mut tracer = Tracer::start(&mut command);
+    let mut tracer = Tracer::start(env.limit(&mut command));
     tracer.next();
     // The first one is attached to while it loads; from then on everything is exact.
     let first = env.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "20000"]);
@@ -135,7 +135,7 @@ fn each_capability_of_the_unit_is_needed() {
     let sees = |capabilities: &str| {
         let mut command = installed.command(capabilities);
         command.args(["trace", "--json", "--duration", "3s", "--stacks", "off"]);
-        let output = command.output().unwrap();
+        let output = env.limit(&mut command).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let last = text.lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let listed = |report: &Value| {
@@ -219,7 +219,7 @@ fn agent_makes_only_system_calls_that_the_unit_allows() {
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
     command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&state);
-    let mut agent = ScopedProcess::start(&mut command);
+    let mut agent = ScopedProcess::start(env.limit(&mut command));
     let written = |words: &str| {
         let calls = || fs::read_to_string(&log).unwrap_or_default();
         until(&format!("a call with {words}"), String::new, || {

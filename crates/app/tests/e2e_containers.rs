@@ -116,7 +116,7 @@ fn container_and_its_pid_are_reported_live_and_in_replay() {
     assert!(traced.status.success(), "{}", traced.messages);
     replays_equal(&traced, &file);
     let words = format!("  container {} (docker), pid 1 in container", &id[..12]);
-    let text = report(&file, &[]);
+    let text = report(&file, &["--allocations"]);
     assert!(text.lines().any(|line| line == words), "{text}");
 }
 
@@ -204,4 +204,48 @@ fn exec_keeps_the_container() {
     }
     assert!(of(pid).all(|process| process.get("container").is_none()));
     assert_eq!(of(pid).count(), 1);
+}
+
+#[test]
+fn job_rank_and_process_tree_are_reported_live_and_in_replay() {
+    let env = TestEnv::new();
+    let job = std::process::id();
+    let cgroup = Cgroup::new(&["slurmstepd.scope", &format!("job_{job}"), "step_3"]);
+    let file = env.dir.path().join("trace.vramscope");
+    let [driver, recording] = [&env.driver, &file].map(|path| path.to_str().unwrap());
+    let mut tracer = env.start_trace(&["--driver", driver, "--record", recording]);
+    tracer.next();
+    // Two processes of one tree.
+    let run = format!("{} leak3 --work-ms 600 --wait-ms 100", workload());
+    let script = cgroup.script(&format!("({run} & {run} & wait); true"));
+    let mut shell = env.command("sh");
+    Workload::start(shell.args(["-c", &script]).env("RANK", "2")).finish();
+    let name = format!("slurm {job}.3");
+    let of_job = |report: &Value| -> Vec<Value> {
+        let all = report["processes"].as_array().unwrap().iter();
+        all.filter(|process| process["job"] == name.as_str()).cloned().collect()
+    };
+    let report = tracer.wait_for("both processes", |report| of_job(report).len() == 2);
+    let [one, two] = &of_job(&report)[..] else { panic!("{report}") };
+    assert_eq!((&one["rank"], &two["rank"]), (&2.into(), &2.into()), "{one}");
+    assert_eq!(one["tree"], two["tree"]);
+    assert!(one["tree"]["pid"].as_u64().unwrap() > 1, "{one}");
+    let traced = tracer.stop();
+    replays_equal(&traced, &file);
+    let line = |by: &str, words: &str| {
+        let text = report_by(&file, by);
+        text.lines()
+            .find(|line| line.ends_with(words))
+            .unwrap_or_else(|| panic!("{text}"))
+            .to_owned()
+    };
+    assert_eq!(line("job", &name).split_whitespace().nth(4), Some("2"), "two processes");
+    let tree = &one["tree"];
+    let root = format!("{} ({})", tree["program"].as_str().unwrap(), tree["pid"]);
+    assert_eq!(line("tree", &root).split_whitespace().nth(4), Some("2"));
+    assert_eq!(line("user", "root").split_whitespace().nth(4), Some("2"));
+}
+
+fn report_by(file: &Path, by: &str) -> String {
+    report(file, &["--by", by])
 }

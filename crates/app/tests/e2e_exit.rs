@@ -92,15 +92,15 @@ fn leak_exit_code_differs_from_a_failed_command() {
     let env = TestEnv::new();
     assert_eq!(leaky(&env, &[], 0), 0);
     assert_eq!(leaky(&env, &[], 1), 1);
-    assert_eq!(leaky(&env, &["--fail-on-leak"], 0), 1);
-    assert_eq!(leaky(&env, &["--fail-on-leak"], 3), 1, "a leak comes first");
-    assert_eq!(leaky(&env, &["--fail-on-leak=1G"], 3), 3);
+    assert_eq!(leaky(&env, &["--fail-on-leak"], 0), 3);
+    assert_eq!(leaky(&env, &["--fail-on-leak"], 4), 3, "a leak comes first");
+    assert_eq!(leaky(&env, &["--fail-on-leak=1G"], 4), 4);
     assert_eq!(leaky(&env, &["--fail-on-leak", "--leak-exit-code", "99"], 0), 99);
     assert_eq!(leaky(&env, &["--fail-on-leak", "--leak-exit-code", "99"], 1), 99);
     assert_eq!(leaky(&env, &["--fail-on-leak=1G", "--leak-exit-code", "99"], 1), 1);
     let file = recording("plain");
     let report = |options: &[&str]| code(&run(&[&["report", &file][..], options].concat()));
-    assert_eq!(report(&["--fail-on-leak"]), 1);
+    assert_eq!(report(&["--fail-on-leak"]), 3);
     for format in ["text", "html"] {
         let format = format!("--format={format}");
         assert_eq!(report(&["--fail-on-leak", "--leak-exit-code=7", &format]), 7);

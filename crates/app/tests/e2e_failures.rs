@@ -110,7 +110,7 @@ fn unwritable_output_fails_before_the_trace() {
 #[test]
 fn trace_waits_for_a_driver_to_be_loaded() {
     let output = isolated(VRAMSCOPE)
-        .args(["trace", "--duration", "300ms", "--", "sleep", "5"])
+        .args(["trace", "-v", "--duration", "300ms", "--", "sleep", "5"])
         .env_remove("LD_LIBRARY_PATH")
         .output()
         .unwrap();
@@ -118,7 +118,7 @@ fn trace_waits_for_a_driver_to_be_loaded() {
     assert!(messages.contains("waiting for a process that loads it"), "{messages}");
     assert!(!messages.contains("attached to"), "{messages}");
     assert!(messages.contains("is still running, no longer traced"), "{messages}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("No GPU memory activity yet."));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("No GPU memory activity."));
     assert!(output.status.success());
 }
 
@@ -307,13 +307,13 @@ fn reused_pid_is_another_process() {
 }
 
 #[test]
-fn fail_on_leak_exits_with_1() {
+fn fail_on_leak_exits_with_3() {
     let env = TestEnv::new();
     let leak3 = ["leak3", "--work-ms", "1", "--wait-ms", "1"];
     let code = |option: &str| env.trace(&[option], &leak3).status.code();
-    assert_eq!(code("--fail-on-leak"), Some(1));
+    assert_eq!(code("--fail-on-leak"), Some(3));
     assert_eq!(code("--fail-on-leak=8M"), Some(0));
-    assert_eq!(code("--fail-on-leak=7M"), Some(1));
+    assert_eq!(code("--fail-on-leak=7M"), Some(3));
     assert_eq!(code("--top=1"), Some(0));
     let traced = env.trace(&["--fail-on-leak"], &leak3);
     assert!(traced.messages.contains("exited with 8.00 MiB"), "{}", traced.messages);

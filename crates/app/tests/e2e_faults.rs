@@ -46,7 +46,7 @@ impl Running {
     fn start(env: &TestEnv, fault: &Fault, command: &mut Command) -> Self {
         let path = |name: &str| env.dir.path().join(name);
         let (out, messages) = (path("out"), path("messages"));
-        command.env("VRAMSCOPE_FAULT", &fault.value).stdin(Stdio::null());
+        env.limit(command).env("VRAMSCOPE_FAULT", &fault.value).stdin(Stdio::null());
         command.stdout(std::fs::File::create(&out).unwrap());
         command.stderr(std::fs::File::create(&messages).unwrap());
         Self { child: ScopedProcess::start(command), out, messages }
@@ -132,7 +132,7 @@ fn record_and_kernels_exit_with_2_when_capture_panics() {
     let env = TestEnv::new();
     let workload = spam(&env);
     let recording = env.dir.path().join("run.arrows");
-    for verb in [&["record", "-o", text(&recording)][..], &["kernels", "--json"]] {
+    for verb in [&["record", "-v", "-o", text(&recording)][..], &["kernels", "-v", "--json"]] {
         let fault = Fault::new(&env, "panic", "capture");
         let mut command = Command::new(VRAMSCOPE);
         command.args(verb).arg("--driver").arg(&env.driver);
@@ -154,7 +154,7 @@ fn command_survives_a_capture_panic() {
     let env = TestEnv::new();
     let fault = Fault::new(&env, "panic", "capture");
     let mut command = env.command(VRAMSCOPE);
-    command.args(["trace", "--interval", "100ms", "--driver"]).arg(&env.driver).arg("--");
+    command.args(["trace", "-v", "--interval", "100ms", "--driver"]).arg(&env.driver).arg("--");
     command.arg(simulator().join("workload"));
     command.args(["hold", "--count", "3", "--size", "4096", "--wait-ms", "120000"]);
     let mut trace = Running::start(&env, &fault, &mut command);

@@ -1,6 +1,8 @@
 //! A process is identified by pid and start time: a process that reuses the pid inherits nothing.
 
-use crate::harness::{TestEnv, Workload, assert_same, compile, process, simulator};
+use std::os::unix::fs::PermissionsExt;
+
+use crate::harness::{TestEnv, VRAMSCOPE, Workload, assert_same, compile, process, simulator};
 
 /// Small, and running long enough to be seen.
 const LEAK: [&str; 5] = ["leak3", "--work-ms", "300", "--wait-ms", "300"];
@@ -91,4 +93,60 @@ fn failed_driver_attachment_is_retried() {
     let process = process(&report, workload.pid());
     // It may have called the driver before the probes were attached.
     assert_ne!(process["before_trace"], process["exact"]);
+}
+
+#[test]
+fn programs_and_users_are_named() {
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["leak3", "--work-ms", "1", "--wait-ms", "1"]);
+    let process = &traced.last()["processes"][0];
+    assert_eq!((&process["program"], &process["user"]), (&"workload".into(), &"root".into()));
+    let script = env.dir.path().join("allocate.py");
+    let code = "import ctypes\ncuda = ctypes.CDLL('libcuda.so.1')\ncuda.cuInit(0)\n";
+    std::fs::write(&script, code).unwrap();
+    let output = env
+        .command(VRAMSCOPE)
+        .args(["trace", "--json", "--", "python3", "-B"])
+        .arg(&script)
+        .args(["--secret", "1"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["processes"][0]["program"], "allocate.py", "{text}");
+    assert!(!text.contains("--secret"), "{text}");
+}
+
+/// Runs a line in a shell that is called `sudo`, as the user `nobody` would call it.
+fn as_called_by_nobody(line: &str) -> (Option<i32>, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let sudo = dir.path().join("sudo");
+    std::fs::copy("/bin/sh", &sudo).unwrap();
+    let caller = "SUDO_UID=65534 SUDO_GID=65534 SUDO_USER=nobody HOME=/root";
+    let output = std::process::Command::new(&sudo)
+        .arg("-c")
+        .arg(format!("unset MARK; {caller} {line}; exit $?"))
+        .env("MARK", "of the caller")
+        .env("HOME", "/nonexistent")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn command_runs_as_the_user_who_called_sudo() {
+    let script = "id -u; id -g; echo $HOME $MARK; exit 7";
+    let (code, printed, messages) =
+        as_called_by_nobody(&format!("{VRAMSCOPE} trace -- sh -c '{script}'"));
+    assert!(printed.starts_with("65534\n65534\n/nonexistent of the caller\n"), "{printed}");
+    assert_eq!(code, Some(7), "{messages}");
+    assert!(messages.contains("running the command as nobody"), "{messages}");
+    let (_, printed, _) =
+        as_called_by_nobody(&format!("{VRAMSCOPE} trace --user root -- sh -c 'id -u; echo $HOME'"));
+    assert!(printed.starts_with("0\n/root\n"), "{printed}");
+    let (code, _, messages) = as_called_by_nobody(&format!("{VRAMSCOPE} trace --user eve -- id"));
+    assert_eq!(code, Some(125), "{messages}");
+    assert!(messages.contains("unknown user `eve`"), "{messages}");
 }

@@ -81,7 +81,7 @@ fn probes_and_library_work_on_the_same_functions() {
 fn program_continues_when_the_collector_is_killed() {
     let env = TestEnv::new();
     let mut command = env.command(VRAMSCOPE);
-    command.args(["run", "--json", "--ring-size", "4096", "--"]);
+    command.args(["run", "-v", "--json", "--ring-size", "4096", "--"]);
     command.arg(simulator().join("workload"));
     command.args(["threads", "--threads", "3", "--duration", "2"]);
     let errors = env.dir.path().join("errors");
@@ -302,7 +302,7 @@ fn foreign_probe_at_the_entry_is_harmless_or_reported() {
         harness::compile("stacks/probe.c", &prober, &[]);
         let offset = format!("{:x}", file_offset(&env.driver, "cuMemAlloc_v2"));
         let mut command = env.command(VRAMSCOPE);
-        command.args(["run", "--json", "--", simulator().join("workload").to_str().unwrap()]);
+        command.args(["run", "-v", "--json", "--", simulator().join("workload").to_str().unwrap()]);
         command.args(["threads", "--threads", "3", "--duration", "12"]);
         let errors = env.dir.path().join("errors");
         command.stderr(std::fs::File::create(&errors).unwrap());

@@ -80,7 +80,7 @@ fn objects_in_process_match_the_driver() {
 
 #[test]
 fn object_counts_are_equal_in_every_attach_mode() {
-    for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
+    for attach_mode in ["session", "multi", "single"] {
         let env = TestEnv::new();
         let traced = env
             .trace(&["--attach-mode", attach_mode], &["objects", "--count", "8", "--leak", "0.5"]);

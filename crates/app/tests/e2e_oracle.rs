@@ -132,7 +132,7 @@ fn older_driver_build_matches() {
 
 #[test]
 fn every_attach_mode_matches_the_driver() {
-    for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
+    for attach_mode in ["session", "multi", "single"] {
         let env = TestEnv::new();
         let workload = ["threads", "--threads", "4", "--duration", "1"];
         env.trace(&["--attach-mode", attach_mode], &workload).assert_matches_oracle(&env);

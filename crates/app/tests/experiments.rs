@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::harness::files::root;
-use crate::harness::{VRAMSCOPE, simulator};
+use crate::harness::{ONLY_LIBRARIES_IN, VRAMSCOPE, simulator};
 
 /// Time limit for the runner, in seconds.
 const RUNNER_TIMEOUT_SECONDS: &str = "180";
@@ -19,6 +19,7 @@ const RUNNER_TIMEOUT_SECONDS: &str = "180";
 fn run(arguments: &[&str]) -> Output {
     let runner = root().join("experiments/published/run");
     Command::new("timeout")
+        .env(ONLY_LIBRARIES_IN, simulator())
         .args([RUNNER_TIMEOUT_SECONDS.as_ref(), runner.as_os_str()])
         .args(arguments)
         .output()

@@ -112,7 +112,7 @@ fn speedscope_has_never_freed_and_allocated_profiles() {
                 profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(suffix));
             matching.map(|profile| profile["sum"].as_u64().unwrap()).sum()
         };
-        assert_eq!(sum(": never freed"), report(&file, "leaks", &[])["leaked_bytes"], "{file}");
+        assert_eq!(sum(": never freed"), report(&file, "leaks", &[])["held_bytes"], "{file}");
         assert!(sum(": allocated") >= sum(": never freed") && sum(": allocated") > 0, "{file}");
     }
     // Outermost frames come first: the file has a stack that begins in the interpreter's file.
@@ -130,11 +130,11 @@ fn torch_export_is_consistent() {
         let path = export(&dir, &file, "torch");
         let found = python("read_torch.py", &[&path]);
         let leakage = report(&file, "leaks", &[]);
-        assert_eq!(found["allocated"], leakage["leaked_bytes"], "{file}");
-        assert_eq!(found["blocks"], leakage["leaked_allocations"], "{file}");
+        assert_eq!(found["allocated"], leakage["held_bytes"], "{file}");
+        assert_eq!(found["blocks"], leakage["held_allocations"], "{file}");
         // The export can be read again.
         let again = report(&path, "leaks", &[]);
-        assert_eq!(again["leaked_bytes"], leakage["leaked_bytes"], "{file}");
+        assert_eq!(again["held_bytes"], leakage["held_bytes"], "{file}");
         assert_eq!(again["other_by_kind"]["pool"], json_sum(&found["reserved"]), "{file}");
     }
 }
@@ -245,7 +245,7 @@ fn documented_query_finds_the_leaks_of_the_report() {
     assert!(output.status.success(), "{}", stderr(&output));
     let leakage = report(file, "leaks", &[]);
     let value = |name: &str| leakage[name].as_u64().unwrap();
-    let expected = value("leaked_bytes") - value("static_bytes");
+    let expected = value("held_bytes") - value("static_bytes");
     let mut python = tool("python");
     let output = python.args(["-c", &script]).current_dir(dir.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));

@@ -37,7 +37,7 @@ fn page(file: &Path) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let write = |analysis: &str, format: &str, name: &str| {
         let mut command = Command::new(VRAMSCOPE);
-        command.arg("report").arg(file).args(["--analysis", analysis, "--format", format, "-o"]);
+        command.arg("report").arg(file).args([analysis, "--format", format, "-o"]);
         let output = command.arg(dir.path().join(name)).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };

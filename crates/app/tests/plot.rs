@@ -83,8 +83,7 @@ fn nvidia_smi_log_is_drawn() {
 fn usage_errors_have_advice() {
     let good = recording("plain");
     for (arguments, words) in [
-        (&[&*good][..], "--output"),
-        (&[&good, "-o", "x.jpeg"], "use .svg, .png or .html"),
+        (&[&*good, "-o", "x.jpeg"][..], "use .svg, .png or .html"),
         (&[&good, &good, "-o", "x.html"], "an HTML report takes one file"),
         (&[&good, "-o", "/no/such/dir/x.svg"], "choose another file"),
         (&["/no/such/file", "-o", "/dev/null/x.svg"], "cannot read /no/such/file"),

@@ -155,9 +155,9 @@ fn profile_totals_match_the_reports() {
     for file in files().into_iter().chain([recording(&dir)]) {
         let leaks = report(&file, "leaks", &[]);
         let bytes = folded(&dir, &file, &[]);
-        assert_eq!(leaks["leaked_bytes"], sum(&bytes), "{file}");
+        assert_eq!(leaks["held_bytes"], sum(&bytes), "{file}");
         let objects = folded(&dir, &file, &["--unit", "count"]);
-        assert_eq!(leaks["leaked_allocations"], sum(&objects), "{file}");
+        assert_eq!(leaks["held_allocations"], sum(&objects), "{file}");
         let peaks = report(&file, "peak", &[])["peaks"].as_array().unwrap().clone();
         let totals = peaks.iter().filter(|peak| peak["pid"].is_null());
         let peak: u64 = totals.map(|peak| peak["bytes"].as_u64().unwrap()).sum();

@@ -23,7 +23,8 @@ fn object(program: &str, analysis: &str, more: &[&str]) -> Value {
 fn leaks_match_the_events() {
     for (program, values) in expected() {
         let found = object(&program, "leaks", &[]);
-        for field in ["leaked_bytes", "by_kind", "host_by_kind"] {
+        assert_eq!(found["held_bytes"], values["leaked_bytes"], "{program}");
+        for field in ["by_kind", "host_by_kind"] {
             assert_eq!(found[field], values[field], "{field} of {program}");
         }
         assert_eq!(found["managed"]["bytes"], values["managed_bytes"], "{program}");
@@ -87,14 +88,14 @@ fn counts_match_the_events() {
 fn fail_on_leak_applies_to_every_analysis() {
     let file = recording("torch_native");
     for command in [
-        &["report", &file, "--analysis", "leaks"][..],
-        &["report", &file, "--analysis", "usage"],
-        &["report", &file, "--analysis", "summary"],
+        &["report", &file, "leaks"][..],
+        &["report", &file, "usage"],
+        &["report", &file],
         &["replay", &file],
     ] {
         let output = run(&[command, &["--fail-on-leak"]].concat());
-        assert_eq!(output.status.code(), Some(1));
-        assert!(stderr(&output).contains("330.25 MiB of device memory never freed (limit 0 B)"));
+        assert_eq!(output.status.code(), Some(3));
+        assert!(stderr(&output).contains("exited with 330.25 MiB in 17 allocations not freed"));
         let output = run(&[command, &["--fail-on-leak=331M"]].concat());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
@@ -103,12 +104,13 @@ fn fail_on_leak_applies_to_every_analysis() {
 #[test]
 fn first_line_is_the_result() {
     let lines = [
-        ("leaks", "17 leaks: 330.25 MiB of device memory never freed"),
+        ("summary", "330.25 MiB not freed at exit. No other leak in 1 process."),
+        ("leaks", "330.25 MiB not freed at exit. No other leak in 1 process."),
         ("peak", "Peak 666.25 MiB on gpu_0 at 1970-01-01T00:00:05.803+00:00, in 38 allocations"),
     ];
-    for (analysis, line) in lines {
-        let output = run(&["report", &recording("torch_native"), "--analysis", analysis]);
-        assert_eq!(stdout(&output).lines().next(), Some(line));
+    for (question, line) in lines {
+        let output = run(&["report", &recording("torch_native"), question]);
+        assert!(stdout(&output).starts_with(line), "{}", stdout(&output));
         assert!(!output.stdout.contains(&0x1b), "colors in a pipe");
     }
 }
@@ -116,7 +118,7 @@ fn first_line_is_the_result() {
 #[test]
 fn filters_limit_a_report_to_a_part_of_the_file() {
     let all = object("torch_native", "leaks", &["--pid", "614", "--device", "0"]);
-    assert_eq!(all["leaked_allocations"], 17);
+    assert_eq!(all["held_allocations"], 17);
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn report_file_is_readable_by_its_owner_only() {
     let path = dir.path().join("page.html");
     let out = path.to_str().unwrap();
     let file = recording("plain");
-    let output = run(&["report", &file, "--analysis", "usage", "--format", "html", "-o", out]);
+    let output = run(&["report", &file, "usage", "--format", "html", "-o", out]);
     assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
     let page = std::fs::read_to_string(&path).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"), "{page}");
@@ -138,10 +140,15 @@ fn usage_errors_have_advice() {
     for (arguments, words) in [
         (&["report", "/no/such/file"][..], "cannot read /no/such/file"),
         (&["report", "/etc/hostname"], "/etc/hostname"),
-        (&["report", &good, "--max-points", "100"], "--analysis usage"),
+        (&["report", &good, "--max-points", "100"], "`usage`"),
         (&["report", &good, "--top", "3", "--format", "html"], "cannot be combined"),
-        (&["report", &good, "--max-points", "3", "--analysis", "usage"], "4 or more"),
-        (&["report", &good, "--would-fit", "1M"], "--analysis fragmentation"),
+        (&["report", &good, "usage", "--max-points", "3"], "4 or more"),
+        (&["report", &good, "--would-fit", "1M"], "`fragmentation`"),
+        (&["report", &good, "peak", "--leak", "1"], "--leak requires"),
+        (&["report", &good, "--leak", "1"], "there is no leak 1"),
+        (&["report", &good, "--user", "eve"], "no process of user eve"),
+        (&["report", &good, "--name", "x.py"], "no program `x.py`"),
+        (&["export", &good, "-o", "x.unknown"], "use --format"),
         (&["report", &good, "-o", "/no/such/dir/x"], "choose another file"),
         (&["report", &good, "--smi-offset", "1s"], "--smi-log"),
         (&["replay", &good, "--stack-depth", "1", "--format", "json"], "--format text"),
@@ -149,7 +156,7 @@ fn usage_errors_have_advice() {
         (&["replay", &good, "--by", "site", "--kernels"], "--kernels"),
         (&["replay", &good, "--format", "json", "--json"], "--json"),
         (&["replay", "/etc/hostname"], "/etc/hostname"),
-        (&["report", &good, "--analysis", "usage", "--smi-log", "/dev/null"], "not a regular file"),
+        (&["report", &good, "usage", "--smi-log", "/dev/null"], "not a regular file"),
         (&["diff", &good], "<B>"),
         (&["export", &good, "--format", "nsys-tsv", "-o", "/proc/x"], "cannot create directory"),
     ] {
@@ -163,7 +170,7 @@ fn usage_errors_have_advice() {
 #[test]
 fn closed_output_pipe_is_not_an_error() {
     let mut command = Command::new(VRAMSCOPE);
-    command.args(["report", &recording("torch_native"), "--analysis", "peak", "--format", "tsv"]);
+    command.args(["report", &recording("torch_native"), "peak", "--format", "tsv"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -177,10 +184,10 @@ fn diff_of_a_file_with_itself_is_empty() {
     let same: Value = serde_json::from_slice(&same.stdout).unwrap();
     assert_eq!(same["sites"][0]["trend"], "unchanged");
     let values = expected();
-    let leaked = |program: &str| values[program]["leaked_bytes"].clone();
+    let held = |program: &str| values[program]["leaked_bytes"].clone();
     let other = run(&["diff", &recording("plain"), &file, "--format", "json"]);
     let other: Value = serde_json::from_slice(&other.stdout).unwrap();
-    assert_eq!(other["leaked_bytes"], Value::from(vec![leaked("plain"), leaked("torch_native")]));
+    assert_eq!(other["held_bytes"], Value::from(vec![held("plain"), held("torch_native")]));
     assert_eq!(other["sites"][0]["trend"], "grew");
 }
 
@@ -212,9 +219,9 @@ fn nsys_tables_have_every_call_once() {
 fn unknown_process_or_device_is_an_error() {
     let file = recording("torch_native");
     for (option, word) in [("--pid", "process"), ("--device", "device")] {
-        for analysis in ["summary", "leaks", "peak", "usage", "suspects", "fragmentation"] {
-            let output = run(&["report", &file, "--analysis", analysis, option, "9999"]);
-            assert_eq!(output.status.code(), Some(2), "{analysis}");
+        for question in ["summary", "leaks", "peak", "usage", "sites", "fragmentation"] {
+            let output = run(&["report", &file, question, option, "9999"]);
+            assert_eq!(output.status.code(), Some(2), "{question}");
             let messages = stderr(&output);
             let expected = format!("no {word} 9999 in this file; it contains ");
             assert!(messages.contains(&expected), "{messages}");

@@ -46,7 +46,7 @@ fn file_names_are_escaped_by_every_command() {
     for file in [&missing, &damaged] {
         assert_escaped(&["report", file]);
         assert_escaped(&["replay", file]);
-        assert_escaped(&["report", &good, "--analysis", "usage", "--smi-log", file]);
+        assert_escaped(&["report", &good, "usage", "--smi-log", file]);
         assert_escaped(&["diff", file, &good]);
         assert_escaped(&["diff", &good, file]);
         assert_escaped(&["export", file, "--format", "csv", "-o", "-"]);
@@ -89,8 +89,8 @@ fn file_names_are_escaped_in_reports() {
     let file = file.to_str().unwrap();
     for arguments in [
         &["report", file][..],
-        &["report", file, "--analysis", "leaks", "--format", "tsv"],
-        &["report", file, "--analysis", "usage"],
+        &["report", file, "leaks", "--format", "tsv"],
+        &["report", file, "usage"],
         &["replay", file],
         &["report", file, "--fail-on-leak"],
         &["diff", file, file],

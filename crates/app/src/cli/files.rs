@@ -20,11 +20,12 @@ FILE is a vramscope recording. The output is that of the live trace, byte for by
 
 pub(super) const REPORT_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope report run.sqlite                        summary of a file
-  vramscope report run.sqlite --analysis leaks       memory that was never freed, by call stack
-  vramscope report snapshot.pickle --analysis peak --format json
-  vramscope report run.sqlite --analysis usage --format html -o usage.html
-  vramscope report run.sqlite --fail-on-leak=1M      exit with status 1 if more than 1 MiB leaked
+  vramscope report run.arrows                        verdict, peak and holders
+  vramscope report run.arrows --leak 1               also the evidence and the stack of a leak
+  vramscope report run.arrows leaks                  every verdict, and what is still held
+  vramscope report snapshot.pickle peak --format json
+  vramscope report run.sqlite --format html -o report.html
+  vramscope report run.sqlite --fail-on-leak=1M      exit with status 3 if more than 1 MiB leaked
 
 FILE is a vramscope recording, a Nsight Systems SQLite export, a PyTorch memory snapshot or a
 compute-sanitizer leak report, detected by content.";
@@ -34,13 +35,14 @@ EXAMPLES
   vramscope diff before.sqlite after.sqlite          what leaks in one run and not in the other
   vramscope diff monday.pickle friday.pickle --format json
   vramscope diff a.sqlite b.sqlite --top 50          more sites
+  vramscope diff main.arrows branch.arrows --fail-on-growth=10M -q
 
 Sites are matched by call stack; the files may come from different tools.";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope export run.arrows --format perfetto -o run.pftrace  for ui.perfetto.dev
-  vramscope export run.arrows --format torch -o run.pickle      for PyTorch's memory viewer
+  vramscope export run.arrows -o run.pftrace                    for ui.perfetto.dev
+  vramscope export run.arrows -o run.pickle                     for PyTorch's memory viewer
   vramscope export run.arrows --format parquet -o lake          tables for DuckDB, Spark, pandas
   vramscope export run.sqlite --format csv -o - --pid 4711      one process, to a pipe
   vramscope export run.arrows --format folded --value allocated --unit count -o calls.txt
@@ -59,6 +61,17 @@ pub(crate) struct FileFilterArgs {
     /// Only this CUDA device ordinal
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u16>,
+    /// Only this GPU (index as in nvidia-smi)
+    #[arg(long, value_name = "N", conflicts_with = "device")]
+    pub(crate) gpu: Option<u16>,
+    /// Only processes of this user
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Only processes whose program contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) wrappers: super::WrapperArgs,
 }
 
 #[derive(Args)]
@@ -69,7 +82,7 @@ pub(crate) struct ReplayArgs {
     /// Print launches and copies instead of memory
     #[arg(long)]
     pub(crate) kernels: bool,
-    /// Group the report by process or by allocation site
+    /// Group the report by process, allocation site, library, user, job or process tree
     #[arg(
         long,
         value_enum,
@@ -78,12 +91,20 @@ pub(crate) struct ReplayArgs {
         conflicts_with = "kernels"
     )]
     pub(crate) by: GroupByArg,
+    /// List every allocation with its address, by process and thread
+    #[arg(long, conflicts_with = "kernels")]
+    pub(crate) allocations: bool,
+    /// Show leak N with its evidence and its whole call stack
+    #[arg(long, value_name = "N", conflicts_with = "kernels")]
+    pub(crate) leak: Option<usize>,
     /// List at most N entries per list [default: 10 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
     /// Show at most N frames per stack; 0 shows all [default: 6]
     #[arg(long, value_name = "N", conflicts_with = "kernels")]
     pub(crate) stack_depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) wrappers: super::WrapperArgs,
     #[command(flatten)]
     pub(crate) format: FormatOptions,
     /// Write the result to FILE; - is standard output
@@ -101,12 +122,30 @@ pub(crate) struct ReportArgs {
     /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Analysis to run
-    #[arg(long, value_enum, value_name = "NAME", default_value = "summary")]
-    pub(crate) analysis: AnalysisArg,
+    /// What to answer
+    #[arg(value_enum, value_name = "QUESTION")]
+    pub(crate) question: Option<AnalysisArg>,
+    /// The same as QUESTION
+    #[arg(long, value_enum, value_name = "QUESTION", hide = true, conflicts_with = "question")]
+    pub(crate) analysis: Option<AnalysisArg>,
+    /// Group memory by call site or library; the same as the questions sites and libraries
+    #[arg(long, value_enum, value_name = "KEY", conflicts_with_all = ["question", "analysis"])]
+    pub(crate) by: Option<ReportByArg>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: ReportFormat,
+    /// Same as --format json
+    #[arg(long, conflicts_with_all = ["format", "html"])]
+    pub(crate) json: bool,
+    /// Same as --format html
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) html: bool,
+    /// Show leak N with its evidence and its whole call stack
+    #[arg(long, value_name = "N")]
+    pub(crate) leak: Option<usize>,
+    /// With --leak: show at most N frames per stack; 0 shows all, also of libraries [default: 6]
+    #[arg(long, value_name = "N", requires = "leak")]
+    pub(crate) stack_depth: Option<usize>,
     /// Write the result to FILE; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -167,18 +206,43 @@ fn points(text: &str) -> Result<usize, String> {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AnalysisArg {
-    /// Allocations, frees, peak and largest sites per process and device
+    /// Verdict, peak and holders (default)
     Summary,
-    /// Memory that was never freed
+    /// Leaks, all other verdicts, and what is still held
+    #[value(aliases = ["leak", "suspects", "leakage"])]
     Leaks,
     /// Peak and the allocations live at it
+    #[value(alias = "watermark")]
     Peak,
     /// Memory over time
+    #[value(aliases = ["memory", "timeline"])]
     Usage,
+    /// Memory by call site
+    #[value(alias = "stacks")]
+    Sites,
+    /// Memory by the library that allocated it
+    #[value(alias = "library")]
+    Libraries,
     /// Fragmentation of caches and pools
+    #[value(alias = "frag")]
     Fragmentation,
-    /// Sites that look like leaks, with evidence
-    Suspects,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportByArg {
+    /// Call site
+    Site,
+    /// Library that allocated the memory
+    Library,
+}
+
+impl From<ReportByArg> for AnalysisArg {
+    fn from(by: ReportByArg) -> Self {
+        match by {
+            ReportByArg::Site => Self::Sites,
+            ReportByArg::Library => Self::Libraries,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -213,6 +277,17 @@ pub(crate) struct DiffArgs {
     /// List at most N entries per list [default: 20 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
+    /// Exit with status 3 if B holds more than SIZE (default 0) more than A at the end, or at its
+    /// peak
+    #[arg(
+        long,
+        value_name = "SIZE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        value_parser = parse_units::size
+    )]
+    pub(crate) fail_on_growth: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -230,9 +305,9 @@ pub(crate) struct ExportArgs {
     /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Output format
-    #[arg(long, value_enum)]
-    pub(crate) format: ExportFormat,
+    /// Output format [default: by the extension of PATH]
+    #[arg(long, value_enum, alias = "to")]
+    pub(crate) format: Option<ExportFormat>,
     /// Output file, or directory for parquet and nsys-tsv; - is standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
@@ -291,10 +366,12 @@ pub(crate) enum ExportFormat {
     /// JSON, one object per allocation
     Json,
     /// Perfetto trace
+    #[value(alias = "chrome")]
     Perfetto,
     /// speedscope profile
     Speedscope,
     /// PyTorch memory snapshot (memory_viz)
+    #[value(aliases = ["pytorch", "pickle"])]
     Torch,
     /// Parquet tables by host and date
     Parquet,

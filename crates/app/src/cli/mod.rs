@@ -1,14 +1,20 @@
 //! Command line: clap structs and the dispatch to the verbs.
 
 mod advise;
+mod doctor;
+mod explain;
 mod files;
+mod gates;
+mod packaging;
 #[cfg(test)]
 mod page;
 mod plot;
+mod program;
 mod run;
 mod serve;
+mod top;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,17 +25,22 @@ use engine::snapshot::SortOrder;
 use formats::sanitize::sanitize;
 
 use crate::io::output;
-use crate::parse_units::LeakThreshold;
 use crate::{Outcome, commands, parse_units};
 
 pub(crate) use advise::AdviseArgs;
+pub(crate) use doctor::DoctorArgs;
+pub(crate) use explain::ExplainArgs;
 pub(crate) use files::{
     AnalysisArg, DiffArgs, DiffFormat, ExportArgs, ExportFormat, FileFilterArgs, InUseAtArg,
     ProfileUnitArg, ProfileValueArg, ReplayArgs, ReportArgs, ReportFormat, SmiArgs,
 };
+pub(crate) use gates::FailOnLeakArgs;
+pub(crate) use packaging::{CompletionsArgs, ManArgs, ShellArg};
 pub(crate) use plot::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
+pub(crate) use program::{ReclaimArgs, WhyArgs};
 pub(crate) use run::RunArgs;
 pub(crate) use serve::ServeArgs;
+pub(crate) use top::TopArgs;
 
 const ABOUT: &str = "Trace the GPU memory of every process on this host with eBPF: who holds it, \
     which line allocated it, what leaks. No restart, no code change.";
@@ -39,13 +50,26 @@ const ABOUT: &str = "Trace the GPU memory of every process on this host with eBP
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
+    /// Print only errors and failed checks
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Also print details, such as which libraries are probed
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// Print times in UTC instead of local time
+    #[arg(long, global = true)]
+    utc: bool,
 }
 
+/// Verbs. Aliases are the words that people try first.
 #[derive(Subcommand)]
 enum Verb {
-    /// Show live GPU memory by process, thread and call site
-    #[command(after_help = TRACE_EXAMPLES)]
+    /// Show what fills the GPU and what leaks, live, by process
+    #[command(after_help = TRACE_EXAMPLES, aliases = ["watch", "monitor", "live", "attach"])]
     Trace(Box<TraceArgs>),
+    /// Show GPUs, processes, sites and call stacks on the whole screen
+    #[command(after_help = top::EXAMPLES, aliases = ["tui", "ui"])]
+    Top(Box<TopArgs>),
     /// Run a program and show its live GPU memory, without root and without probes
     #[command(after_help = run::EXAMPLES)]
     Run(Box<RunArgs>),
@@ -53,46 +77,70 @@ enum Verb {
     #[command(after_help = KERNELS_EXAMPLES)]
     Kernels(Box<KernelsArgs>),
     /// Record every event to a file
-    #[command(after_help = RECORD_EXAMPLES)]
+    #[command(after_help = RECORD_EXAMPLES, aliases = ["rec", "capture"])]
     Record(Box<RecordArgs>),
     /// Print the last report of a recorded trace again
     #[command(after_help = files::REPLAY_EXAMPLES)]
     Replay(Box<ReplayArgs>),
     /// Analyze a recording or a file of another tool: leaks, peak, usage, fragmentation
-    #[command(after_help = files::REPORT_EXAMPLES)]
+    #[command(after_help = files::REPORT_EXAMPLES, aliases = ["analyze", "show", "info"])]
     Report(Box<ReportArgs>),
     /// Compare two files by call site
-    #[command(after_help = files::DIFF_EXAMPLES)]
+    #[command(after_help = files::DIFF_EXAMPLES, aliases = ["compare"])]
     Diff(DiffArgs),
     /// Convert a file to another tool's format
-    #[command(after_help = files::EXPORT_EXAMPLES)]
+    #[command(after_help = files::EXPORT_EXAMPLES, aliases = ["convert"])]
     Export(ExportArgs),
     /// Plot memory over time as SVG, PNG or an HTML report
-    #[command(after_help = plot::EXAMPLES)]
+    #[command(after_help = plot::EXAMPLES, aliases = ["chart", "graph", "draw"])]
     Plot(Box<PlotArgs>),
     /// Run the monitoring agent: metrics, alerts, out-of-memory snapshots
-    #[command(after_help = serve::EXAMPLES)]
+    #[command(after_help = serve::EXAMPLES, aliases = ["agent", "daemon"])]
     Serve(Box<ServeArgs>),
     /// Suggest how to free GPU memory, cheapest first
-    #[command(after_help = advise::EXAMPLES)]
+    #[command(after_help = advise::EXAMPLES, aliases = ["advice"])]
     Advise(Box<AdviseArgs>),
+    /// Show which Python references keep the GPU memory of a program alive
+    #[command(after_help = program::WHY_EXAMPLES)]
+    Why(WhyArgs),
+    /// Make a program free GPU memory, through functions that it registered
+    #[command(after_help = program::RECLAIM_EXAMPLES)]
+    Reclaim(ReclaimArgs),
+    /// Explain where the driver-reported memory of a process goes
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(Box<ExplainArgs>),
     /// Check whether this host can trace, and what is missing
-    Doctor,
-    /// Run a demo on the simulated driver (no GPU needed)
+    #[command(after_help = doctor::EXAMPLES, alias = "check")]
+    Doctor(DoctorArgs),
+    /// Answer one question about a file; the same as `report FILE QUESTION`
+    #[command(hide = true, aliases = ["leak", "suspects"])]
+    Leaks(Box<ReportArgs>),
+    /// The same for the peak
+    #[command(hide = true)]
+    Peak(Box<ReportArgs>),
+    /// Show a recorded demo: no GPU and no root needed
     Demo(DemoArgs),
+    /// Print the completion script of a shell
+    #[command(after_help = packaging::COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print a man page, or write all of them to a directory
+    #[command(after_help = packaging::MAN_EXAMPLES)]
+    Man(ManArgs),
 }
 
 const TRACE_EXAMPLES: &str = "\
 EXAMPLES
   vramscope trace                           all processes, a report every 2 seconds
-  vramscope trace -p 4711 --min-age 10m     allocations that process 4711 has held for 10 minutes
+  vramscope trace -p 4711 -d 1m             the verdict on process 4711 after a minute
+  vramscope trace --user ann --name train   processes of ann that run train.py, train_large.py, ...
   vramscope trace -- python train.py        run a program and trace it from its first instruction
-  vramscope trace --fail-on-leak -- ./test  exit with status 1 if anything was not freed
-  vramscope trace --fail-on-leak=suspects -p 4711     exit with status 1 if a site is a leak suspect
-  vramscope trace --by site -p 4711         memory of process 4711 by call site
+  vramscope trace --fail-on-leak -q -- pytest         exit with status 3 if anything leaks
+  vramscope trace -p 4711 --leak 1          also the evidence and the stack of the first leak
+  vramscope trace -p 4711 --allocations --min-age 10m every allocation held for 10 minutes
   vramscope trace --format json -d 1m       one JSON object per line, for one minute
 
-Requires root. Ctrl-C prints a final report and exits.";
+Growth is judged after 30 seconds. With sudo, -- CMD runs as the user who called sudo, with that
+user's environment. Requires root. Ctrl-C prints a final report and exits.";
 
 const KERNELS_EXAMPLES: &str = "\
 EXAMPLES
@@ -105,7 +153,7 @@ Requires root. Ctrl-C prints a final report and exits.";
 
 const RECORD_EXAMPLES: &str = "\
 EXAMPLES
-  vramscope record -o all.arrows --duration 10m       all processes, for ten minutes
+  vramscope record -d 10m                             all processes, for ten minutes
   vramscope record -o one.arrows -p 4711              process 4711, until it exits
   vramscope record -o run.arrows -- python train.py   a program, from its first instruction
 
@@ -156,7 +204,6 @@ pub(crate) enum AttachModeArg {
     Session,
     Multi,
     Single,
-    SingleNoCookie,
 }
 
 #[derive(Args)]
@@ -183,15 +230,29 @@ pub(crate) struct LiveArgs {
     /// Stop after this long
     #[arg(short, long, value_name = "DURATION", value_parser = parse_units::time)]
     pub(crate) duration: Option<Duration>,
-    /// Group the report by process or by allocation site
+    /// Group the report by process, allocation site, library, user, job or process tree
     #[arg(long, value_enum, value_name = "KEY", default_value = "process")]
     pub(crate) by: GroupByArg,
-    /// List at most N entries per list [default: 10 for text]
+    /// List every allocation with its address, by process and thread
+    #[arg(long)]
+    pub(crate) allocations: bool,
+    /// Show leak N at the end with its evidence and its whole call stack
+    #[arg(long, value_name = "N")]
+    pub(crate) leak: Option<usize>,
+    /// Only processes of this user; with -- CMD: run CMD as this user
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Only processes whose program contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) name: Option<String>,
+    /// List at most N entries per list [default: 20 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Show at most N frames per stack; 0 shows all [default: 6]
+    /// Show at most N frames per stack; 0 shows all, also of libraries [default: 6]
     #[arg(long, value_name = "N")]
     pub(crate) stack_depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) wrappers: WrapperArgs,
     #[command(flatten)]
     pub(crate) stacks: StackArgs,
     #[command(flatten)]
@@ -227,38 +288,6 @@ pub(crate) struct LiveArgs {
     pub(crate) limit: FailOnLeakArgs,
 }
 
-/// Leaks that make a verb fail.
-#[derive(Args)]
-pub(crate) struct FailOnLeakArgs {
-    /// Exit with status 1 if more than SIZE (default 0) was not freed, or if any site is a leak
-    /// suspect
-    #[arg(
-        long,
-        value_name = "SIZE|suspects",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "0",
-        value_parser = parse_units::leak_limit
-    )]
-    pub(crate) fail_on_leak: Option<LeakThreshold>,
-    /// With --fail-on-leak: exit with CODE instead of 1 if there is a leak
-    #[arg(
-        long,
-        value_name = "CODE",
-        default_value_t = 1,
-        requires = "fail_on_leak",
-        value_parser = clap::value_parser!(u8).range(1..)
-    )]
-    pub(crate) leak_exit_code: u8,
-}
-
-impl FailOnLeakArgs {
-    /// Returns the outcome, with the exit code of the option for findings.
-    pub(crate) fn outcome(&self, outcome: Outcome) -> Outcome {
-        if outcome == Outcome::Findings { Outcome::Code(self.leak_exit_code) } else { outcome }
-    }
-}
-
 /// Grouping of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum GroupByArg {
@@ -267,6 +296,22 @@ pub(crate) enum GroupByArg {
     Process,
     /// By allocation site
     Site,
+    /// By the library that allocated the memory
+    Library,
+    /// By user
+    User,
+    /// By job: Slurm, Ray, PBS, LSF
+    Job,
+    /// By process tree
+    Tree,
+}
+
+/// How call stacks are shown.
+#[derive(Args)]
+pub(crate) struct WrapperArgs {
+    /// Treat function NAME as a wrapper: name its caller instead (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wrapper: Vec<String>,
 }
 
 /// How call stacks are collected.
@@ -325,7 +370,7 @@ pub(crate) enum TextOrJson {
 /// Whether PyTorch tensors are tracked.
 #[derive(Args)]
 pub(crate) struct TorchArgs {
-    /// Also track PyTorch tensors: full (by call site) or totals (cheaper) [default if given: full]
+    /// Track PyTorch tensors [default: auto; full if given without MODE]
     #[arg(
         long,
         value_enum,
@@ -339,10 +384,14 @@ pub(crate) struct TorchArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TensorModeArg {
-    /// By call site
+    /// By call site, while the memory of a process grows
+    Auto,
+    /// By call site, always
     Full,
     /// Totals per process and device
     Totals,
+    /// Not at all
+    Off,
 }
 
 #[derive(Args)]
@@ -377,7 +426,7 @@ pub(crate) struct KernelsArgs {
 }
 
 /// How launches are counted and checked.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct LaunchArgs {
     /// Which launches to check for errors: sampled, or all (slower) [default: sampled]
     #[arg(long, value_enum, value_name = "MODE")]
@@ -402,12 +451,15 @@ pub(crate) enum CheckLaunchesArg {
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Write the recording to FILE
+    /// Write the recording to FILE [default: vramscope-DATE-TIME.arrows]
     #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: PathBuf,
+    pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing file
-    #[arg(long)]
+    #[arg(long, requires = "output")]
     pub(crate) force: bool,
+    /// With -- CMD: run CMD as this user [default: the one who called sudo]
+    #[arg(long, value_name = "USER", requires = "command")]
+    pub(crate) user: Option<String>,
     /// Stop after this long
     #[arg(short, long, value_name = "DURATION", value_parser = parse_units::time)]
     pub(crate) duration: Option<Duration>,
@@ -446,22 +498,16 @@ impl From<SortArg> for SortOrder {
 
 #[derive(Args)]
 pub(crate) struct DemoArgs {
-    /// Directory of the simulated driver
+    /// Trace real processes on the simulated driver in this directory instead; requires root
     #[arg(long, value_name = "DIR", env = "VRAMSCOPE_SIMULATOR")]
     pub(crate) simulator: Option<PathBuf>,
-    /// How long to run
-    #[arg(
-        short,
-        long,
-        value_name = "DURATION",
-        default_value = "20s",
-        value_parser = parse_units::time
-    )]
-    pub(crate) duration: Duration,
+    /// Stop after this long [default: 20s with --simulator and without a terminal]
+    #[arg(short, long, value_name = "DURATION", value_parser = parse_units::time)]
+    pub(crate) duration: Option<Duration>,
 }
 
 /// Prints help, the version or a usage error. Errors quote arguments, so these are escaped first.
-fn explain(error: &clap::Error) -> Outcome {
+fn explain_error(error: &clap::Error) -> Outcome {
     let escaped =
         std::env::args_os().map(|argument| sanitize(&argument.to_string_lossy()).into_owned());
     match Cli::try_parse_from(escaped) {
@@ -473,19 +519,27 @@ fn explain(error: &clap::Error) -> Outcome {
 
 /// Parses the command line and runs the verb.
 pub(crate) fn run() -> Result<Outcome> {
-    let verb = match Cli::try_parse() {
-        Ok(cli) => cli.verb,
-        Err(error) => return Ok(explain(&error)),
+    let Cli { verb, quiet, verbose, utc } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return Ok(explain_error(&error)),
     };
+    output::set_verbosity(quiet, verbose);
+    output::set_utc(utc);
     match verb {
+        Verb::Leaks(options) => commands::report::run_question(&options, AnalysisArg::Leaks),
+        Verb::Peak(options) => commands::report::run_question(&options, AnalysisArg::Peak),
         Verb::Replay(options) => commands::replay::run(&options),
         Verb::Report(options) => commands::report::run(&options),
         Verb::Diff(options) => commands::diff::run(&options),
         Verb::Export(options) => commands::export::run(&options),
         Verb::Plot(options) => commands::plot::run(&options),
         Verb::Advise(options) => commands::advise::run(&options),
+        Verb::Top(options) => commands::top::run(&options),
+        Verb::Completions(options) => commands::completions::run(Cli::command(), &options),
+        Verb::Man(options) => commands::man::run(Cli::command(), &options),
+        Verb::Explain(options) => commands::explain::run(&options),
         #[cfg(feature = "capture")]
-        Verb::Trace(options) => commands::trace::run(&options),
+        Verb::Trace(options) => commands::trace::run_verb(&options),
         #[cfg(feature = "capture")]
         Verb::Run(options) => commands::run::run(*options),
         #[cfg(feature = "capture")]
@@ -495,8 +549,11 @@ pub(crate) fn run() -> Result<Outcome> {
         #[cfg(feature = "capture")]
         Verb::Serve(options) => commands::serve::run(&options),
         #[cfg(feature = "capture")]
-        Verb::Doctor => commands::doctor::run(),
+        Verb::Why(options) => commands::why::run(&options),
         #[cfg(feature = "capture")]
+        Verb::Reclaim(options) => commands::reclaim::run(&options),
+        #[cfg(feature = "capture")]
+        Verb::Doctor(options) => commands::doctor::run(&options),
         Verb::Demo(options) => commands::demo::run(&options),
         #[cfg(not(feature = "capture"))]
         Verb::Trace(_)
@@ -504,7 +561,8 @@ pub(crate) fn run() -> Result<Outcome> {
         | Verb::Kernels(_)
         | Verb::Record(_)
         | Verb::Serve(_)
-        | Verb::Doctor
-        | Verb::Demo(_) => Err(commands::no_capture()),
+        | Verb::Why(_)
+        | Verb::Reclaim(_)
+        | Verb::Doctor(_) => Err(commands::no_capture()),
     }
 }

@@ -55,7 +55,9 @@ fn description(arg: &Arg) -> String {
 
 /// Returns the table rows of a verb's options.
 fn options(verb: &Command) -> String {
-    let is_visible = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
+    // Options that every verb has are described once.
+    let is_visible =
+        |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && arg.get_id() != "help";
     verb.get_arguments().filter(is_visible).fold(String::new(), |mut rows, arg| {
         let (name, text) = (name(arg).replace('|', "\\|"), description(arg).replace('|', "\\|"));
         writeln!(rows, "| `{name}` | {text} |").unwrap();
@@ -67,8 +69,10 @@ fn options(verb: &Command) -> String {
 fn regenerate(page: &str) -> String {
     let mut command = Cli::command();
     command.build();
-    let verbs: Vec<&Command> =
-        command.get_subcommands().filter(|verb| verb.get_name() != "help").collect();
+    let verbs: Vec<&Command> = command
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
+        .collect();
     let rows = verbs.iter().fold(String::new(), |mut rows, verb| {
         let (name, about) = (verb.get_name(), verb.get_about().unwrap());
         writeln!(rows, "| [`{name}`](#{name}) | {about} |").unwrap();

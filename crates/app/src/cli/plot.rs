@@ -8,8 +8,9 @@ use super::files::{FileFilterArgs, SmiArgs};
 
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
-  vramscope plot run.arrows -o memory.svg            memory over time, by kind
-  vramscope plot run.sqlite --by site -o memory.png  by call stack
+  vramscope plot run.arrows                          memory over time, in the terminal
+  vramscope plot run.arrows -o memory.svg            by call site
+  vramscope plot run.sqlite --by kind -o memory.png  by memory kind
   vramscope plot before.arrows after.arrows -o both.svg
   vramscope plot run.arrows --smi-log smi.csv -o memory.svg
   vramscope plot run.arrows -o report.html           an interactive HTML report
@@ -24,14 +25,15 @@ pub(crate) struct PlotArgs {
     /// Files to plot; several share one scale
     #[arg(value_name = "FILE", required = true, num_args = 1..)]
     pub(crate) files: Vec<PathBuf>,
-    /// Output file; the extension selects the format: .svg, .png or .html
+    /// Output file; the extension selects the format: .svg, .png or .html. Without it a curve is
+    /// printed as text
     #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: PathBuf,
+    pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing file
-    #[arg(long)]
+    #[arg(long, requires = "output")]
     pub(crate) force: bool,
-    /// Stack bands by kind, site, process or device
-    #[arg(long, value_enum, value_name = "KEY", default_value = "kind")]
+    /// Stack bands by site, process, kind, device or library
+    #[arg(long, value_enum, value_name = "KEY", default_value = "site")]
     pub(crate) by: PlotByArg,
     /// Draw at most N bands; the rest become one
     #[arg(short = 'n', long, value_name = "N", default_value = "10", value_parser = bands)]
@@ -81,6 +83,8 @@ pub(crate) enum PlotByArg {
     Process,
     /// Device
     Device,
+    /// Library that allocated the memory
+    Library,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

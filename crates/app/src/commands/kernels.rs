@@ -6,7 +6,7 @@ use engine::snapshot::SnapshotOptions;
 use capture::session::TensorMode;
 
 use super::trace::{TraceOptions, activity_options, run_trace};
-use crate::live::report_loop::{LiveFormat, LiveView};
+use crate::live::report_loop::{LiveFormat, LiveView, ReportOptions};
 use crate::{Outcome, cli};
 
 /// Runs the verb.
@@ -14,7 +14,7 @@ pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
     let format = LiveFormat::of(&options.format);
     run_trace(&TraceOptions {
         target: &options.target,
-        in_process: false,
+        in_process: None,
         interval: options.interval,
         duration: options.duration,
         format: Some(format),
@@ -28,9 +28,14 @@ pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
         stacks: Some(cli::StackModeArg::Off),
         tensors: TensorMode::Off,
         stack_depth: None,
-        snapshot_options: SnapshotOptions {
-            top: options.top.unwrap_or(if format == LiveFormat::Json { 1000 } else { 10 }),
-            ..SnapshotOptions::default()
+        wrappers: &[],
+        user: None,
+        reports: ReportOptions {
+            snapshot: SnapshotOptions {
+                top: options.top.unwrap_or(if format == LiveFormat::Json { 1000 } else { 10 }),
+                ..SnapshotOptions::default()
+            },
+            ..ReportOptions::default()
         },
     })
 }

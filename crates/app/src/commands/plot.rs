@@ -9,6 +9,7 @@ use formats::report::chart::{Chart, Panel, Theme};
 use formats::report::html::InitialView;
 use formats::sanitize::sanitize;
 
+use super::report;
 use crate::Outcome;
 use crate::cli::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
 use crate::files::input;
@@ -34,13 +35,14 @@ enum PlotFormat {
 
 /// Runs the verb.
 pub(crate) fn run(options: &PlotArgs) -> Result<Outcome> {
-    let format = plot_format(options)?;
+    let Some(output) = &options.output else { return print(options) };
+    let format = plot_format(options, output)?;
     let inputs: Vec<&Path> =
         options.files.iter().chain(options.overlay.smi_log.as_ref()).map(AsRef::as_ref).collect();
     for file in &options.files {
         input::detect(file)?;
     }
-    let mut out = output::results_from(&inputs, Some(&options.output), options.force)?;
+    let mut out = output::results_from(&inputs, Some(output), options.force)?;
     if format == PlotFormat::Page {
         if let [file] = &*options.files {
             plot_data::write_page(&request(options, file), InitialView::Sites, &mut *out.writer)?;
@@ -57,14 +59,22 @@ pub(crate) fn run(options: &PlotArgs) -> Result<Outcome> {
     Ok(Outcome::Success)
 }
 
+/// Prints the curve of each file as text.
+fn print(options: &PlotArgs) -> Result<Outcome> {
+    for file in &options.files {
+        report::print_usage(file, input::selection(&options.filter), &options.overlay)?;
+    }
+    Ok(Outcome::Success)
+}
+
 /// Selects the format by the extension of the output file.
-fn plot_format(options: &PlotArgs) -> Result<PlotFormat> {
-    let extension = options.output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+fn plot_format(options: &PlotArgs, output: &Path) -> Result<PlotFormat> {
+    let extension = output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let format = match &*extension {
         "svg" => PlotFormat::Svg,
         "png" => PlotFormat::Png,
         "html" | "htm" => PlotFormat::Page,
-        _ => bail!("{}: unknown extension; use .svg, .png or .html", shown(&options.output)),
+        _ => bail!("{}: unknown extension; use .svg, .png or .html", shown(output)),
     };
     if format == PlotFormat::Page && options.files.len() > 1 {
         bail!("an HTML report takes one file; use .svg or .png to compare several");
@@ -73,7 +83,7 @@ fn plot_format(options: &PlotArgs) -> Result<PlotFormat> {
 }
 
 fn request<'a>(options: &'a PlotArgs, path: &'a Path) -> PlotRequest<'a> {
-    PlotRequest { path, filter: input::change_filter(&options.filter), overlay: &options.overlay }
+    PlotRequest { path, selection: input::selection(&options.filter), overlay: &options.overlay }
 }
 
 fn chart(options: &PlotArgs) -> Result<Chart> {
@@ -82,6 +92,7 @@ fn chart(options: &PlotArgs) -> Result<Chart> {
         PlotByArg::Site => GroupBy::Site,
         PlotByArg::Process => GroupBy::Process,
         PlotByArg::Device => GroupBy::Device,
+        PlotByArg::Library => GroupBy::Library,
     };
     let mut panels = Vec::new();
     let names = names(&options.files);

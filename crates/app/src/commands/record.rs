@@ -1,12 +1,15 @@
 //! `vramscope record`: a trace that only writes a recording.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::snapshot::SnapshotOptions;
+use engine::model::units::Timestamp;
+use formats::WallClock;
 
-use super::trace::{TraceOptions, activity_if_enabled, run_trace, tensors};
-use crate::live::report_loop::LiveView;
+use super::trace::{TraceOptions, activity_if_enabled, run_trace, stacks, tensors};
+use crate::io::output;
+use crate::live::report_loop::{LiveView, ReportOptions};
 use crate::{Outcome, cli};
 
 /// Interval of the progress line on a terminal.
@@ -14,22 +17,32 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::RecordArgs) -> Result<Outcome> {
+    let default = default_name();
+    let output = options.output.as_ref().unwrap_or(&default);
     run_trace(&TraceOptions {
         target: &options.target,
-        in_process: false,
+        in_process: None,
         interval: PROGRESS_INTERVAL,
         duration: options.duration,
         format: None,
         output: None,
-        record: Some(&options.output),
+        record: Some(output),
         force: options.force,
         limit: None,
         activity: activity_if_enabled(options.kernels, &options.launches)?,
-        view: LiveView::Memory,
+        view: LiveView::Overview,
         objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
-        tensors: tensors(options.torch.torch),
+        tensors: tensors(options.torch.torch, stacks(options.stacks.stacks)),
         stack_depth: None,
-        snapshot_options: SnapshotOptions::default(),
+        wrappers: &[],
+        user: options.user.as_deref(),
+        reports: ReportOptions::default(),
     })
+}
+
+/// Returns the name of a recording that the user did not name: `vramscope-20261115-221807.arrows`.
+fn default_name() -> PathBuf {
+    let clock = output::clock(WallClock::now(Timestamp(0)));
+    format!("vramscope-{}.arrows", clock.compact(Timestamp(0))).into()
 }

@@ -8,26 +8,30 @@ use anyhow::{Result, bail};
 use engine::ledger::Ledger;
 use engine::model::ids::FunctionId;
 use engine::model::units::Timestamp;
-use engine::snapshot::SnapshotOptions;
+use engine::snapshot::{EndedHistory, SnapshotOptions};
 use formats::export::{CaptureSource, ReportContext};
-use formats::import::collecting_sink::ChangeFilter;
 use formats::import::{ImportError, SourceFormat, Warning};
 use formats::recording::{RecordingReader, RecordingRow};
 use formats::report::live::text::TextStyle;
+use formats::report::live::text::overview::LastOptions;
 use formats::sanitize::sanitize;
 
 use crate::Outcome;
 use crate::cli::ReplayArgs;
+use crate::files::input::Selection;
 use crate::files::{input, leak_gate};
 use crate::io::output;
-use crate::live::ended_history::EndedHistory;
+use crate::io::output_file::shown;
 use crate::live::print::{LiveFormat, LiveView, check_stack_depth, print};
 
 /// Runs the verb.
 pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
     let format = LiveFormat::of(&options.format);
     check_stack_depth(options.stack_depth, format)?;
-    let view = if options.kernels { LiveView::Activity } else { LiveView::by(options.by, format)? };
+    let view = match options.kernels {
+        true => LiveView::Activity,
+        false => LiveView::of(options.by, options.allocations, format)?,
+    };
     let path = &options.file;
     let source = input::detect(path)?;
     if source != SourceFormat::Recording {
@@ -45,14 +49,36 @@ pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
     };
     out.style.stack_depth = options.stack_depth.unwrap_or(out.style.stack_depth);
     let style = out.style;
-    let warnings = final_report(path, view, format, &snapshot_options, style, &mut *out.writer)?;
+    let more = format!("vramscope report {} --leak 1", shown(path));
+    let last = LastOptions {
+        top: options.top.unwrap_or(DEFAULT_LAST_ROWS),
+        leak: options.leak,
+        more: &more,
+    };
+    let wrappers = &options.wrappers.wrapper;
+    let print_options = PrintOptions { view, format, style, last, wrappers };
+    let warnings = final_report(path, &print_options, &snapshot_options, &mut *out.writer)?;
     for warning in warnings {
         output::log(&sanitize(&warning.text));
     }
     let limit = options.limit.fail_on_leak;
-    let outcome = leak_gate::evaluate_file(limit, path, ChangeFilter::default(), source.scope())?;
+    let outcome = leak_gate::evaluate_file(limit, path, Selection::default(), source.scope())?;
     out.finish()?;
     Ok(options.limit.outcome(outcome))
+}
+
+/// Rows per list without `--top`.
+const DEFAULT_LAST_ROWS: usize = 20;
+
+/// How a report is printed.
+#[derive(Clone, Copy)]
+pub(crate) struct PrintOptions<'a> {
+    pub(crate) view: LiveView,
+    pub(crate) format: LiveFormat,
+    pub(crate) style: TextStyle,
+    pub(crate) last: LastOptions<'a>,
+    /// Functions that are never the headline of a call stack.
+    pub(crate) wrappers: &'a [String],
 }
 
 /// A recording that was read to its end.
@@ -73,10 +99,12 @@ pub(crate) struct ReplayedTrace {
 /// each report of the trace.
 pub(crate) fn read(
     path: &Path,
+    wrappers: &[String],
     mut reported: impl FnMut(&mut Ledger, Timestamp),
 ) -> Result<ReplayedTrace> {
     let mut reader = RecordingReader::open(path, known_function)?;
     let mut ledger = Ledger::new();
+    ledger.add_wrappers(wrappers.iter().map(String::as_str));
     let (mut clock, mut gpus) = (None, Vec::new());
     let mut at = Timestamp(0);
     let mut has_activity = false;
@@ -104,7 +132,7 @@ pub(crate) fn read(
             RecordingRow::About { .. } | RecordingRow::Unknown => {}
         }
     }
-    let clock = clock.ok_or_else(|| no_clock(path))?;
+    let clock = output::clock(clock.ok_or_else(|| no_clock(path))?);
     let recorded = reader.functions().clone();
     let source = Some(source);
     let context =
@@ -116,16 +144,16 @@ pub(crate) fn read(
 /// standard error.
 pub(crate) fn final_report(
     path: &Path,
-    view: LiveView,
-    format: LiveFormat,
+    options: &PrintOptions<'_>,
     snapshot_options: &SnapshotOptions,
-    style: TextStyle,
     out: &mut dyn Write,
 ) -> Result<Vec<Warning>> {
+    let PrintOptions { view, format, style, last: last_options, wrappers } = *options;
     // Earlier reports decide which exited processes the final one lists.
     let mut ended = EndedHistory::default();
-    let recorded =
-        read(path, |ledger, at| ended.push_snapshot(ledger.snapshot(at, snapshot_options)))?;
+    let recorded = read(path, wrappers, |ledger, at| {
+        ended.push_snapshot(ledger.snapshot(at, snapshot_options));
+    })?;
     let ReplayedTrace { mut ledger, at, context, has_activity, mut warnings } = recorded;
     if view == LiveView::Activity && !has_activity {
         let name = path.to_string_lossy();
@@ -135,7 +163,7 @@ pub(crate) fn final_report(
     let mut last = ledger.snapshot(at, &SnapshotOptions { ended_sites: true, ..*snapshot_options });
     ended.merge_into(&mut last);
     let style = TextStyle { last: true, ..style };
-    print(out, view, format, &last, &context, style)?;
+    print(out, view, format, &last, &context, style, &last_options)?;
     let unlisted = ended.dropped() + ledger.dropped_ended();
     if unlisted > 0 {
         let text = "exited processes are not listed in the final report".to_owned();

@@ -13,9 +13,9 @@ use anyhow::{Result, bail};
 use capture::session::{ActivityOptions, Notice, SessionOptions, StackMode, Target, TensorMode};
 use engine::model::units::Timestamp;
 use formats::export::GpuLabel;
-use formats::import::collecting_sink::ChangeFilter;
 use formats::report::html::InitialView;
 
+use crate::files::input::Selection;
 use crate::files::plot_data;
 use crate::files::plot_data::PlotRequest;
 use crate::io::output;
@@ -71,6 +71,8 @@ fn configuration(options: &cli::ServeArgs) -> Result<Config> {
     }
     if let Some(torch) = options.torch.torch {
         trace.torch = match torch {
+            cli::TensorModeArg::Auto => TensorModeConfig::Auto,
+            cli::TensorModeArg::Off => TensorModeConfig::Off,
             cli::TensorModeArg::Totals => TensorModeConfig::Totals,
             cli::TensorModeArg::Full => TensorModeConfig::Full,
         };
@@ -99,6 +101,7 @@ fn session_options(config: &Config) -> SessionOptions {
         objects: trace.objects,
         stacks: stack_mode(trace.stacks),
         tensors: match trace.torch {
+            TensorModeConfig::Auto => TensorMode::WhileGrowing,
             TensorModeConfig::Off => TensorMode::Off,
             TensorModeConfig::Totals => TensorMode::Totals,
             TensorModeConfig::Full => TensorMode::Full,
@@ -156,6 +159,8 @@ fn message(message: PipelineMessage) -> Option<Message> {
             log_notice(&notice);
             matches!(notice, Notice::Attached { .. }).then_some(Message::Attached)
         }
+        // Only in-process tracing has requests.
+        PipelineMessage::Request(_) => None,
         PipelineMessage::Failed(error) => Some(Message::Failed(error)),
     }
 }
@@ -163,6 +168,6 @@ fn message(message: PipelineMessage) -> Option<Message> {
 /// Writes the HTML report of an incident's recording.
 fn write_html(path: &Path, initial_view: InitialView, out: &mut dyn Write) -> Result<()> {
     let overlay = cli::SmiArgs { smi_log: None, smi_offset: None };
-    let request = PlotRequest { path, filter: ChangeFilter::default(), overlay: &overlay };
+    let request = PlotRequest { path, selection: Selection::default(), overlay: &overlay };
     plot_data::write_page(&request, initial_view, out)
 }

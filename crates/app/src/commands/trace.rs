@@ -1,5 +1,6 @@
 //! `vramscope trace`: live reports, and the loop of all verbs that trace.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -15,19 +16,19 @@ use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
 use engine::model::ids::Pid;
 use engine::model::units::{Bytes, Nanos};
-use engine::snapshot::{Snapshot, SnapshotOptions};
-use formats::report::verdict;
-use formats::sanitize::sanitize;
+use engine::snapshot::{ListScope, SnapshotOptions};
+use formats::report::view::gpu_facts;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::exit_status;
+use super::{command_user, exit_status, run};
+use crate::files::leak_gate;
 use crate::io::output;
-use crate::io::output_file::Planned;
+use crate::io::output_file::{Planned, shown};
 use crate::live::pipeline::LiveTrace;
 use crate::live::print;
+use crate::live::process_filter::ProcessFilter;
 use crate::live::recorder::Recorder;
-use crate::live::report_loop::{LiveFormat, LiveReport, LiveView};
-use crate::parse_units::LeakThreshold;
+use crate::live::report_loop::{LiveFormat, LiveReport, LiveView, ReportOptions};
 use crate::{Outcome, cli};
 
 /// Time that a command may take to exit after Ctrl-C before the final report is printed without it.
@@ -45,8 +46,11 @@ const SIGNALS_TO_ABORT: usize = 3;
 const IN_PROCESS_RING_BYTES: u32 = 8 << 20;
 const IN_PROCESS_STACK_RING_BYTES: u32 = 4 << 20;
 
+/// Environment variable with the directories that Python imports from first.
+const PYTHON_PATH: &str = "PYTHONPATH";
+
 /// Runs the verb.
-pub(crate) fn run(options: &cli::TraceArgs) -> Result<Outcome> {
+pub(crate) fn run_verb(options: &cli::TraceArgs) -> Result<Outcome> {
     run_trace(&trace_options(&options.target, &options.live)?)
 }
 
@@ -57,9 +61,14 @@ pub(crate) fn trace_options<'a>(
 ) -> Result<TraceOptions<'a>> {
     let format = LiveFormat::of(&options.format);
     print::check_stack_depth(options.stack_depth, format)?;
+    let filter = if target.command.is_empty() {
+        ProcessFilter { user: options.user.clone(), name: options.name.clone() }
+    } else {
+        ProcessFilter { user: None, name: options.name.clone() }
+    };
     Ok(TraceOptions {
         target,
-        in_process: false,
+        in_process: None,
         interval: options.interval,
         duration: options.duration,
         format: Some(format),
@@ -68,20 +77,50 @@ pub(crate) fn trace_options<'a>(
         force: options.force,
         limit: Some(&options.limit),
         activity: activity_if_enabled(options.kernels, &options.launches)?,
-        view: LiveView::by(options.by, format)?,
+        view: LiveView::of(options.by, options.allocations, format)?,
         objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
-        tensors: tensors(options.torch.torch),
+        tensors: tensors(options.torch.torch, stacks(options.stacks.stacks)),
         stack_depth: options.stack_depth,
-        snapshot_options: snapshot_options(options),
+        wrappers: &options.wrappers.wrapper,
+        user: options.user.as_deref(),
+        reports: ReportOptions {
+            snapshot: snapshot_options(options),
+            top: options.top.unwrap_or(DEFAULT_LAST_ROWS),
+            leak: options.leak,
+            more: more_hint(options.record.as_deref()),
+            filter,
+            in_place: target.command.is_empty(),
+            why: false,
+        },
     })
+}
+
+/// Rows per list of the last report without `--top`.
+const DEFAULT_LAST_ROWS: usize = 20;
+
+/// Returns how to see the evidence of a leak.
+fn more_hint(recording: Option<&Path>) -> String {
+    match recording {
+        Some(path) => format!("vramscope report {} --leak 1", shown(path)),
+        None => "trace with --record FILE, then `vramscope report FILE --leak 1`".to_owned(),
+    }
+}
+
+/// Processes that are traced in-process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InProcessMode {
+    /// A command and its children.
+    Command,
+    /// The parent of this process, which sets the environment variables itself, and its children.
+    Parent,
 }
 
 /// Options of a verb that traces.
 pub(crate) struct TraceOptions<'a> {
     pub(crate) target: &'a cli::TargetArgs,
-    /// A library in the processes captures the calls, not probes.
-    pub(crate) in_process: bool,
+    /// How a library in the processes captures the calls; None: probes do.
+    pub(crate) in_process: Option<InProcessMode>,
     pub(crate) interval: Duration,
     pub(crate) duration: Option<Duration>,
     /// None: nothing is reported, only recorded.
@@ -95,11 +134,15 @@ pub(crate) struct TraceOptions<'a> {
     pub(crate) view: LiveView,
     /// CUDA objects (streams, events and the like) are tracked.
     pub(crate) objects: bool,
-    /// How call stacks are collected; None: the default of the target.
+    /// How call stacks are collected; `None`: by default.
     pub(crate) stacks: Option<cli::StackModeArg>,
     pub(crate) tensors: TensorMode,
     pub(crate) stack_depth: Option<usize>,
-    pub(crate) snapshot_options: SnapshotOptions,
+    /// Functions that are never the headline of a call stack.
+    pub(crate) wrappers: &'a [String],
+    /// User that runs the command; None: the one who called sudo.
+    pub(crate) user: Option<&'a str>,
+    pub(crate) reports: ReportOptions,
 }
 
 /// Traces and reports until something ends the trace. With a command, its exit code is passed on.
@@ -118,11 +161,15 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
     let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
-    let dir = settings.in_process.then(CollectorDir::create).transpose()?;
-    let environment = dir.as_ref().map(CollectorDir::environment).unwrap_or_default();
+    let dir = settings.in_process.map(|_| CollectorDir::create()).transpose()?;
+    let environment = environment(settings, dir.as_ref())?;
     let suspended = match settings.target.command.as_slice() {
         [] => None,
-        command => Some(command::spawn_suspended(command, stdout, &environment)?),
+        command => {
+            // In-process tracing needs no privileges, and its files belong to this user.
+            let user = if dir.is_some() { None } else { command_user::of_command(settings.user)? };
+            Some(spawn(command, stdout, &environment, user.as_ref())?)
+        }
     };
     let target = target(settings.target, suspended.as_ref().map(command::SuspendedCommand::pid));
     let mut options = session_options(settings.target, settings.stacks, target.clone())?;
@@ -138,17 +185,53 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let mut out = output::reports(reports)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let mut report =
-        LiveReport::new(&live, settings.snapshot_options, settings.view, settings.format, out);
+        LiveReport::new(&live, settings.reports.clone(), settings.view, settings.format, out);
+    report.verbose = output::is_verbose();
+    report.add_wrappers(settings.wrappers);
     if let Some(file) = recording {
         let counts_activity = settings.activity.is_some();
         report
             .record(|context| Recorder::start(file, context, settings.target, counts_activity))?;
     }
+    let is_for_parent = settings.in_process == Some(InProcessMode::Parent);
+    if is_for_parent {
+        run::announce(&environment, &interrupted)?;
+    }
     let command = suspended.map(TracedCommand::release).transpose()?;
-    let records_only = settings.format.is_none();
+    let records_only = settings.format.is_none() && !is_for_parent;
     let mut trace = TraceLoop { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
+}
+
+/// Returns the environment variables of the command, in addition to those of this process.
+fn environment(
+    settings: &TraceOptions<'_>,
+    dir: Option<&CollectorDir>,
+) -> Result<Vec<(OsString, OsString)>> {
+    let Some(dir) = dir else { return Ok(Vec::new()) };
+    let mut variables = dir.environment();
+    if settings.reports.why {
+        let own = dir.python_path().context("--why")?.into_os_string();
+        let inherited = std::env::var_os(PYTHON_PATH).filter(|path| !path.is_empty());
+        let paths = [Some(own), inherited].into_iter().flatten();
+        variables.push((PYTHON_PATH.into(), std::env::join_paths(paths)?));
+    }
+    Ok(variables)
+}
+
+/// Starts a command as its user: see [`command_user`].
+fn spawn(
+    command: &[OsString],
+    stdout: command::StdoutTarget,
+    environment: &[(OsString, OsString)],
+    user: Option<&command_user::CommandUser>,
+) -> Result<command::SuspendedCommand> {
+    if let Some(user) = user {
+        output::log(&format!("running the command as {}; --user changes that", user.name));
+    }
+    let run_as = user.map(|user| &user.run_as);
+    Ok(command::spawn_suspended(command, stdout, environment, run_as)?)
 }
 
 /// Returns a flag that Ctrl-C and SIGTERM set. The final report may block on a reader, so further
@@ -188,10 +271,13 @@ fn outputs(settings: &TraceOptions<'_>) -> Result<(Option<Planned>, Option<Plann
     Ok((reports, recording))
 }
 
-/// Returns the tensor mode that `--torch` selects.
-pub(crate) const fn tensors(mode: Option<cli::TensorModeArg>) -> TensorMode {
+/// Returns the tensor mode that `--torch` selects. Without call stacks, tensors cannot be attributed
+/// to lines.
+pub(crate) const fn tensors(mode: Option<cli::TensorModeArg>, stacks: StackMode) -> TensorMode {
     match mode {
-        None => TensorMode::Off,
+        None if !stacks.is_enabled() => TensorMode::Off,
+        None | Some(cli::TensorModeArg::Auto) => TensorMode::WhileGrowing,
+        Some(cli::TensorModeArg::Off) => TensorMode::Off,
         Some(cli::TensorModeArg::Totals) => TensorMode::Totals,
         Some(cli::TensorModeArg::Full) => TensorMode::Full,
     }
@@ -253,13 +339,12 @@ fn ring(requested: Option<Bytes>, default: u32) -> Result<u32> {
     Ok(bytes)
 }
 
-/// Selects how call stacks are collected: by default in full for selected processes, with frame
-/// pointers for all processes.
-const fn stacks(requested: Option<cli::StackModeArg>, target: &Target) -> StackMode {
-    match (requested, target) {
-        (Some(cli::StackModeArg::Off), _) => StackMode::Off,
-        (Some(cli::StackModeArg::Fp), _) | (None, Target::All) => StackMode::FramePointer,
-        (Some(cli::StackModeArg::Full), _) | (None, Target::Processes { .. }) => StackMode::Full,
+/// Returns how call stacks are collected: by default in full.
+pub(crate) const fn stacks(requested: Option<cli::StackModeArg>) -> StackMode {
+    match requested {
+        Some(cli::StackModeArg::Off) => StackMode::Off,
+        Some(cli::StackModeArg::Fp) => StackMode::FramePointer,
+        Some(cli::StackModeArg::Full) | None => StackMode::Full,
     }
 }
 
@@ -284,11 +369,10 @@ pub(crate) fn session_options(
         cli::AttachModeArg::Session => AttachMode::Session,
         cli::AttachModeArg::Multi => AttachMode::Multi,
         cli::AttachModeArg::Single => AttachMode::Single,
-        cli::AttachModeArg::SingleNoCookie => AttachMode::SingleNoCookie,
     });
     let table_entries = options.process_table_size;
     let drivers = options.driver.clone();
-    let stacks = self::stacks(stacks, &target);
+    let stacks = self::stacks(stacks);
     let empty_probes = options.empty_probes;
     Ok(SessionOptions {
         target,
@@ -392,17 +476,20 @@ impl TraceLoop<'_> {
     }
 
     /// Detaches the probes, prints the final report and evaluates the leak threshold.
-    fn finish(self, live: LiveTrace) -> Result<Outcome> {
+    fn finish(mut self, live: LiveTrace) -> Result<Outcome> {
         let (last, recorded) = self.report.finish(live)?;
         let is_untraced = last.processes.is_empty() && last.uncertainty.lost.processes == 0;
-        if self.settings.in_process && is_untraced {
+        if self.settings.in_process == Some(InProcessMode::Command) && is_untraced {
             output::log(
                 "nothing was traced: no process called cuInit, or its driver does not load \
                  CUDA_INJECTION64_PATH",
             );
         }
-        let verdict =
-            self.settings.limit.map_or(Outcome::Success, |limit| evaluate_leaks(&last, limit));
+        let gpus = gpu_facts(&self.report.context().gpus);
+        let threshold = self.settings.limit.and_then(|limit| limit.fail_on_leak);
+        let verdict = threshold
+            .map_or(Outcome::Success, |threshold| leak_gate::evaluate(&last, &gpus, threshold));
+        let verdict = self.settings.limit.map_or(verdict, |limit| limit.outcome(verdict));
         let outcome = if recorded == Outcome::Success { verdict } else { recorded };
         match self.command {
             Some(TracedCommand { status: None, pid, .. }) => {
@@ -413,10 +500,9 @@ impl TraceLoop<'_> {
                 if !status.success() {
                     output::log(&format!("the command failed: {status}"));
                 }
-                Ok(if outcome == Outcome::Success {
-                    exit_status::command_outcome(status)
-                } else {
-                    outcome
+                Ok(match outcome {
+                    Outcome::Success => exit_status::command_outcome(status),
+                    failed => failed,
                 })
             }
             None => Ok(outcome),
@@ -434,46 +520,6 @@ fn snapshot_options(options: &cli::LiveArgs) -> SnapshotOptions {
         sort: options.sort.into(),
         top_sites: options.top.unwrap_or(if json { 100 } else { 10 }),
         ended_sites: false,
+        lists: ListScope::All,
     }
-}
-
-fn evaluate_leaks(last: &Snapshot, limit: &cli::FailOnLeakArgs) -> Outcome {
-    let found = match limit.fail_on_leak {
-        None => false,
-        Some(LeakThreshold::NotFreed(limit)) => not_freed(last, limit),
-        Some(LeakThreshold::Suspects) => suspects(last),
-    };
-    limit.outcome(if found { Outcome::Findings } else { Outcome::Success })
-}
-
-/// Logs processes that exited with more than `limit` not freed. Returns whether there were any.
-fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
-    let ended = last.processes.iter().filter(|process| process.ended.is_some());
-    let leaking: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
-    for process in &leaking {
-        output::log(&format!(
-            "leak: process {} ({}) exited with {} in {} not freed",
-            process.key.pid,
-            sanitize(&process.name),
-            process.not_freed(),
-            formats::report::live::text::format_count(process.live_allocations),
-        ));
-    }
-    !leaking.is_empty()
-}
-
-/// Logs leak suspects. Returns whether there were any.
-fn suspects(last: &Snapshot) -> bool {
-    for suspect in &last.suspects {
-        let pid = suspect.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let location = verdict::location(suspect.site, &suspect.frames);
-        let text = format!(
-            "leak ({}): process {pid} ({}), {location}: {}",
-            suspect.confidence.name(),
-            suspect.process,
-            verdict::summary(suspect.resource, suspect.verdict, &suspect.evidence),
-        );
-        output::log(&sanitize(&text));
-    }
-    !last.suspects.is_empty()
 }

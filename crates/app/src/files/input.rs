@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use engine::model::change::AllocationChange;
-use engine::model::ids::{DeviceId, Pid};
+use engine::model::ids::{DeviceId, GpuId, Pid};
 use formats::import::collecting_sink::{ChangeFilter, CollectingSink, FileInfo};
 use formats::import::{self, ImportSummary, SourceFormat};
 use formats::report::analysis::AnalyzedFile;
@@ -36,7 +36,8 @@ pub(crate) struct InputFile {
 impl InputFile {
     /// Returns the file in the form that reports take.
     pub(crate) fn analyzed_file(&self, top: Option<usize>) -> AnalyzedFile<'_> {
-        AnalyzedFile { path: &self.name, imported: &self.imported, info: &self.info, top }
+        let (path, utc) = (self.name.as_str(), output::is_utc());
+        AnalyzedFile { path, imported: &self.imported, info: &self.info, top, utc }
     }
 }
 
@@ -45,10 +46,19 @@ pub(crate) fn detect(path: &Path) -> Result<SourceFormat> {
     Ok(import::detect(path)?)
 }
 
+/// Part of a file that is read, and how its call stacks are shown.
+#[derive(Clone, Default)]
+pub(crate) struct Selection<'a> {
+    /// Processes and devices to include.
+    pub(crate) filter: ChangeFilter,
+    /// Functions that are never the headline of a call stack.
+    pub(crate) wrappers: &'a [String],
+}
+
 /// Reads a file and passes each selected change to `each`.
 pub(crate) fn read(
     path: &Path,
-    filter: ChangeFilter,
+    Selection { filter, wrappers }: Selection<'_>,
     each: &mut dyn FnMut(&AllocationChange, &FileInfo),
 ) -> Result<InputFile> {
     let mut progress = Progress::new(path);
@@ -58,18 +68,19 @@ pub(crate) fn read(
         each(change, info);
     };
     let mut report_progress = |done, total| progress.print_progress(done, total, changes.get());
-    let mut sink = CollectingSink::new(filter, &mut count, &mut report_progress);
+    let mut sink = CollectingSink::new(filter.clone(), &mut count, &mut report_progress);
+    sink.info.stacks.add_wrappers(wrappers.iter().map(String::as_str));
     let imported = import::open(path, &mut sink, known_function)?;
     let info = sink.info;
     drop(progress);
     let name = shown(path);
-    reject_unknown_ids(&name, filter, &info)?;
+    reject_unknown_ids(&name, &filter, &info)?;
     Ok(InputFile { name, imported, info })
 }
 
 /// Rejects a pid or device that the file does not contain: an empty report would look like good
 /// news.
-fn reject_unknown_ids(name: &str, filter: ChangeFilter, info: &FileInfo) -> Result<()> {
+fn reject_unknown_ids(name: &str, filter: &ChangeFilter, info: &FileInfo) -> Result<()> {
     let format_list = |list: Vec<String>| match list.as_slice() {
         [] => "none".to_owned(),
         list => list.join(", "),
@@ -90,12 +101,40 @@ fn reject_unknown_ids(name: &str, filter: ChangeFilter, info: &FileInfo) -> Resu
             seen.devices.iter().take(MAX_LISTED_IDS).map(|device| device.0.to_string()).collect();
         bail!("{name}: no device {} in this file; it contains {}", device.0, format_list(list));
     }
+    let unknown = |wanted: &Option<String>, known: Vec<&String>, is: fn(&str, &str) -> bool| {
+        let wanted = wanted.clone()?;
+        (!known.iter().any(|own| is(own, &wanted))).then(|| {
+            let mut list: Vec<String> =
+                known.into_iter().map(|own| sanitize(own).into_owned()).collect();
+            list.sort_unstable();
+            list.dedup();
+            list.truncate(MAX_LISTED_IDS);
+            (wanted, format_list(list))
+        })
+    };
+    if let Some((user, list)) =
+        unknown(&filter.user, info.users.values().collect(), |own, wanted| own == wanted)
+    {
+        bail!("{name}: no process of user {user} in this file; it contains {list}");
+    }
+    if let Some((program, list)) =
+        unknown(&filter.name, info.processes.values().collect(), |own, wanted| own.contains(wanted))
+    {
+        bail!("{name}: no program `{program}` in this file; it contains {list}");
+    }
     Ok(())
 }
 
-/// Returns the filter that the command line selects.
-pub(crate) fn change_filter(args: &cli::FileFilterArgs) -> ChangeFilter {
-    ChangeFilter { pid: args.pid.map(Pid), device: args.device.map(DeviceId) }
+/// Returns what the command line selects.
+pub(crate) fn selection(args: &cli::FileFilterArgs) -> Selection<'_> {
+    let filter = ChangeFilter {
+        pid: args.pid.map(Pid),
+        device: args.device.map(DeviceId),
+        gpu: args.gpu.map(GpuId),
+        user: args.user.clone(),
+        name: args.name.clone(),
+    };
+    Selection { filter, wrappers: &args.wrappers.wrapper }
 }
 
 /// Progress of a reader that takes long.

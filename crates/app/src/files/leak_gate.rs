@@ -1,76 +1,92 @@
-//! Leak thresholds that make verbs on files fail (`--fail-on-leak`).
+//! Leak thresholds that make verbs fail (`--fail-on-leak`): the same for traces and files.
 
 use std::path::Path;
 
 use anyhow::Result;
 use engine::analysis::MemoryScope;
-use engine::analysis::groups::GroupTable;
-use engine::analysis::leaks::LeakReport;
 use engine::analysis::suspects::SuspectAnalysis;
 use engine::model::change::AllocationChange;
-use engine::model::units::Bytes;
-use engine::verdict::{SiteVerdict, Verdict};
-use formats::import::collecting_sink::{ChangeFilter, FileInfo};
+use engine::snapshot::{NotFreed, Snapshot};
+use engine::view::{GpuFacts, View};
+use formats::import::collecting_sink::FileInfo;
+use formats::report::live::text::format_count;
+use formats::report::verdict::short_location;
+use formats::report::view::{gpu_facts, leak_sentence};
+use formats::sanitize::sanitize;
 
-use super::input;
+use super::input::{self, Selection};
 use crate::Outcome;
 use crate::io::output;
 use crate::parse_units::LeakThreshold;
 
 /// A threshold that observes the changes of a file.
-pub(crate) enum LeakGate {
-    NotFreed(Bytes, GroupTable),
-    Suspects(Box<SuspectAnalysis>),
+pub(crate) struct LeakGate {
+    threshold: LeakThreshold,
+    suspects: SuspectAnalysis,
 }
 
 impl LeakGate {
     pub(crate) fn new(threshold: LeakThreshold, scope: MemoryScope) -> Self {
-        match threshold {
-            LeakThreshold::NotFreed(limit) => Self::NotFreed(limit, GroupTable::new(scope)),
-            LeakThreshold::Suspects => Self::Suspects(Box::new(SuspectAnalysis::new(scope))),
-        }
+        Self { threshold, suspects: SuspectAnalysis::new(scope) }
     }
 
     pub(crate) fn observe(&mut self, change: &AllocationChange) {
-        match self {
-            Self::NotFreed(_, groups) => groups.observe(change),
-            Self::Suspects(suspects) => suspects.observe(change),
-        }
+        self.suspects.observe(change);
     }
 
     /// Logs leaks beyond the threshold.
     pub(crate) fn evaluate(self, info: &FileInfo) -> Outcome {
-        match self {
-            Self::NotFreed(limit, groups) => {
-                let leaked = Bytes(LeakReport::of(&groups).avoidable().bytes);
-                if leaked <= limit {
-                    return Outcome::Success;
-                }
-                output::log(&format!("{leaked} of device memory never freed (limit {limit})"));
-            }
-            Self::Suspects(suspects) => {
-                let is_leak = |site: &&SiteVerdict| site.verdict == Verdict::Leak;
-                let objects_and_tensors = info.verdicts.iter().filter(is_leak).count();
-                match info.findings(*suspects).suspects.len() + objects_and_tensors {
-                    0 => return Outcome::Success,
-                    1 => output::log("1 leak suspect"),
-                    n => output::log(&format!("{n} leak suspects")),
-                }
-            }
-        }
-        Outcome::Findings
+        let state = info.end_state(self.suspects);
+        evaluate(&state.snapshot, &gpu_facts(&state.gpus), self.threshold)
     }
+}
+
+/// Logs the leaks of a snapshot beyond the threshold.
+pub(crate) fn evaluate(
+    snapshot: &Snapshot,
+    gpus: &[GpuFacts<'_>],
+    threshold: LeakThreshold,
+) -> Outcome {
+    let view = View::of(snapshot, gpus);
+    for leak in &view.leaks {
+        output::report_failure(&sanitize(&leak_sentence(leak)));
+    }
+    let mut has_failed = !view.leaks.is_empty();
+    if let LeakThreshold::NotFreed(limit) = threshold {
+        for process in snapshot.not_freed.iter().filter(|process| process.bytes > limit) {
+            output::report_failure(&sanitize(&not_freed_sentence(process)));
+            has_failed = true;
+        }
+    }
+    if has_failed { Outcome::Findings } else { Outcome::Success }
+}
+
+fn not_freed_sentence(process: &NotFreed) -> String {
+    let program = process.identity.program_or(&process.name);
+    let place = process.sites.first().map_or_else(String::new, |site| {
+        format!(", allocated at {}", short_location(site.site, &site.frames))
+    });
+    let more = match process.sites.len() {
+        0 | 1 => String::new(),
+        n => format!(" and {} more sites", n - 1),
+    };
+    format!(
+        "leak: process {} ({program}) exited with {} in {} not freed{place}{more}",
+        process.key.pid,
+        process.bytes,
+        format_count(process.allocations),
+    )
 }
 
 /// Reads a file again to check its threshold.
 pub(crate) fn evaluate_file(
     threshold: Option<LeakThreshold>,
     path: &Path,
-    filter: ChangeFilter,
+    selection: Selection<'_>,
     scope: MemoryScope,
 ) -> Result<Outcome> {
     let Some(threshold) = threshold else { return Ok(Outcome::Success) };
     let mut gate = LeakGate::new(threshold, scope);
-    let input = input::read(path, filter, &mut |change, _| gate.observe(change))?;
+    let input = input::read(path, selection, &mut |change, _| gate.observe(change))?;
     Ok(gate.evaluate(&input.info))
 }

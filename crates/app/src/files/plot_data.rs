@@ -13,12 +13,11 @@ use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
 use engine::model::ids::SiteId;
-use formats::import::collecting_sink::ChangeFilter;
 use formats::report::analysis::{AnalyzedFile, OverlaySeries};
 use formats::report::html;
 use formats::report::html::{HtmlReport, InitialView};
 
-use super::input::{self, InputFile};
+use super::input::{self, InputFile, Selection};
 use super::{fragmentation, smi_overlay};
 use crate::cli;
 
@@ -26,12 +25,12 @@ use crate::cli;
 const MAX_ALIGN_POINTS: usize = 20_000;
 
 /// A file to plot, and its filters.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct PlotRequest<'a> {
     /// The file.
     pub(crate) path: &'a Path,
-    /// Processes and devices to include.
-    pub(crate) filter: ChangeFilter,
+    /// What to read of it.
+    pub(crate) selection: Selection<'a>,
     /// Log of another tool.
     pub(crate) overlay: &'a cli::SmiArgs,
 }
@@ -81,7 +80,7 @@ pub(crate) fn chart(
     points: usize,
 ) -> Result<PlotData> {
     let FirstPass { mut scan, mut usage, .. } = FirstPass::new(request)?;
-    let input = input::read(request.path, request.filter, &mut |change, _| {
+    let input = input::read(request.path, request.selection.clone(), &mut |change, _| {
         scan.observe(change);
         usage.observe(change);
     })?;
@@ -95,7 +94,7 @@ pub(crate) fn write_page(
     out: &mut dyn Write,
 ) -> Result<()> {
     let FirstPass { mut scan, mut usage, mut summary, mut suspects } = FirstPass::new(request)?;
-    let input = input::read(request.path, request.filter, &mut |change, _| {
+    let input = input::read(request.path, request.selection.clone(), &mut |change, _| {
         scan.observe(change);
         usage.observe(change);
         summary.observe(change);
@@ -110,7 +109,7 @@ pub(crate) fn write_page(
         summary: &summary.finish(0),
         leaks: &leaks,
         usage: &data.usage,
-        findings: &data.input.info.findings(suspects),
+        state: &data.input.info.end_state(suspects),
         fragmentation: &fragmentation::describe(&data.input.info, None),
         scan: &data.scan,
         series: &data.series,
@@ -127,15 +126,16 @@ pub(crate) fn write_page(
 fn second_pass(
     request: &PlotRequest<'_>,
     input: InputFile,
-    scan: BandScanResult,
+    mut scan: BandScanResult,
     usage: UsageReport,
     groupings: &[(GroupBy, usize)],
     (points, allocations): (usize, usize),
 ) -> Result<PlotData> {
     let overlays = smi_overlay::read(request.overlay, &usage, &input)?;
+    scan.add_libraries(&input.info.stacks);
     let mut bands = BandSampler::new(&scan, scan.sample_points(points), groupings);
     let mut analysis = LargestAnalysis::new(input.imported.source.scope(), allocations);
-    let second = input::read(request.path, request.filter, &mut |change, _| {
+    let second = input::read(request.path, request.selection.clone(), &mut |change, _| {
         bands.observe(change);
         if allocations > 0 {
             analysis.observe(change);

@@ -32,11 +32,9 @@ impl AtomicFile {
         let (writer, temporary) = match Planned::find(path, force)?.into_stream()? {
             Some(stream) => (stream, None),
             None => {
-                let create = || -> io::Result<_> {
-                    let file = sibling(path)?;
-                    Ok((file.reopen()?, Some(Temporary::new(file))))
-                };
-                create().with_context(|| output_file::cannot(path))?
+                let (file, temporary) =
+                    Temporary::create(path).with_context(|| output_file::cannot(path))?;
+                (file, Some(temporary))
             }
         };
         Ok(Self { writer: BufWriter::new(writer), temporary, path: path.into(), force })
@@ -101,10 +99,14 @@ struct Temporary {
 }
 
 impl Temporary {
-    fn new(file: NamedTempFile) -> Self {
-        let path = file.path().to_owned();
-        with_temp_paths(|list| list.push(path.clone()));
-        Self { file: Some(file), path }
+    /// Creates a file in the directory of another one. No signal ends the program in between.
+    fn create(path: &Path) -> io::Result<(File, Self)> {
+        with_temp_paths(|list| {
+            let file = sibling(path)?;
+            let path = file.path().to_owned();
+            list.push(path.clone());
+            Ok((file.reopen()?, Self { file: Some(file), path }))
+        })
     }
 
     /// Gives it another name; without `force` only if that is free.
@@ -129,8 +131,8 @@ static TEMP_PATHS: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
     Mutex::default()
 });
 
-fn with_temp_paths(change: impl FnOnce(&mut Vec<PathBuf>)) {
-    change(&mut TEMP_PATHS.lock().unwrap_or_else(PoisonError::into_inner));
+fn with_temp_paths<T>(change: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
+    change(&mut TEMP_PATHS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// If signals cannot be handled, a temporary file stays when one arrives.

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
 use engine::model::units::Bytes;
 use formats::report::live::text::TextStyle;
-use formats::sanitize;
 use formats::sanitize::error_chain;
+use formats::{WallClock, sanitize};
 
 use crate::io::atomic_file::AtomicFile;
 use crate::io::output_file;
@@ -29,29 +29,111 @@ pub(crate) fn redirect_log(to: fn(bool, &str)) {
     let _ = LOG_REDIRECT.set(to);
 }
 
+/// Messages that wait until the terminal is free again; `None` if they need not wait.
+static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+/// Maximum number of messages that wait.
+const MAX_HELD: usize = 100;
+
+/// Holds all messages back, because a full-screen view uses the terminal.
+pub(crate) fn hold_messages() {
+    *HELD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+}
+
+/// Returns the messages since the last call, for the full-screen view to show.
+pub(crate) fn take_messages() -> Vec<String> {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.as_mut().map(std::mem::take).unwrap_or_default()
+}
+
+/// Prints the messages that were not shown, and all later ones at once.
+pub(crate) fn release_messages() {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    held.into_iter().flatten().for_each(|message| write_message(true, &message));
+}
+
 /// Whether the current line of the terminal shows progress.
 static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
 
 /// Clears the current line.
 const EMPTY_LINE: &str = "\r\x1b[K";
 
-/// Logs a message to stderr. A closed stderr is not an error.
+/// Lines of the block at the end of the terminal, which the next block replaces.
+static BLOCK_LINES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether only errors and failed checks are printed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Whether details are printed, such as which libraries are probed.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// Sets how much is printed.
+pub(crate) fn set_verbosity(quiet: bool, verbose: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+    VERBOSE.store(verbose, Ordering::Relaxed);
+}
+
+/// Whether times are printed in UTC.
+static UTC: AtomicBool = AtomicBool::new(false);
+
+/// Prints times in UTC.
+pub(crate) fn set_utc(utc: bool) {
+    UTC.store(utc, Ordering::Relaxed);
+}
+
+/// Whether times are printed in UTC.
+pub(crate) fn is_utc() -> bool {
+    UTC.load(Ordering::Relaxed)
+}
+
+/// Returns the clock for output: in local time, or in UTC if the user wants that.
+pub(crate) fn clock(clock: WallClock) -> WallClock {
+    if is_utc() { clock.in_utc() } else { clock }
+}
+
+/// Whether only errors and failed checks are printed.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Whether details are printed.
+pub(crate) fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
+}
+
+/// Logs a message to stderr, unless the user wants none. A closed stderr is not an error.
 pub(crate) fn log(message: &str) {
+    if !is_quiet() {
+        write_message(false, message);
+    }
+}
+
+/// Logs why a check of the user failed.
+pub(crate) fn report_failure(message: &str) {
     write_message(false, message);
 }
 
 /// Logs a warning.
 pub(crate) fn warn(message: &str) {
-    write_message(true, message);
+    if !is_quiet() {
+        write_message(true, message);
+    }
 }
 
 /// Writes a message. All messages are escaped, because they may quote files, processes and
 /// arguments.
 fn write_message(is_warning: bool, message: &str) {
+    if let Some(held) = &mut *HELD.lock().unwrap_or_else(PoisonError::into_inner) {
+        if held.len() < MAX_HELD {
+            held.push(message.to_owned());
+        }
+        return;
+    }
     if let Some(to) = LOG_REDIRECT.get() {
         return to(is_warning, message);
     }
     let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
+    BLOCK_LINES.store(0, Ordering::Relaxed);
     let line = sanitize::message(&format!("vramscope: {message}"));
     write_stderr(&format!("{clear}{line}\n"));
 }
@@ -63,12 +145,12 @@ fn write_stderr(text: &str) {
 
 /// Logs the error that ends a verb.
 pub(crate) fn fail(error: &anyhow::Error) {
-    log(&format!("error: {}", error_chain(error.as_ref())));
+    report_failure(&format!("error: {}", error_chain(error.as_ref())));
 }
 
 /// Shows progress, on a terminal only, until the next message or [`end_progress`].
 pub(crate) fn progress(message: &str) {
-    if io::stderr().is_terminal() {
+    if io::stderr().is_terminal() && !is_quiet() {
         IN_PROGRESS.store(true, Ordering::Relaxed);
         write_stderr(&format!("{EMPTY_LINE}vramscope: {}", sanitize::sanitize(message)));
     }
@@ -109,6 +191,11 @@ pub(crate) fn named(name: &str, cause: io::Error) -> io::Error {
 pub(crate) trait ResultSink: Write {
     /// Completes the output.
     fn finish(self: Box<Self>) -> Result<()>;
+
+    /// Moves to the start of a line above and clears everything from there; only on a terminal.
+    fn clear_lines(&mut self, _lines: usize) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Standard output; guarded if it is a terminal.
@@ -134,6 +221,30 @@ impl Write for Stdout {
 impl ResultSink for Stdout {
     fn finish(mut self: Box<Self>) -> Result<()> {
         Ok(self.flush()?)
+    }
+
+    fn clear_lines(&mut self, lines: usize) -> io::Result<()> {
+        self.flush()?;
+        io::stdout().write_all(format!("\x1b[{lines}A\x1b[J").as_bytes())
+    }
+}
+
+/// Results that are not wanted (`--quiet`).
+struct Discarded;
+
+impl Write for Discarded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl ResultSink for Discarded {
+    fn finish(self: Box<Self>) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -187,6 +298,25 @@ pub(crate) struct ResultOutput {
 }
 
 impl ResultOutput {
+    /// Writes a block in place of the one before; `news` stays above it. Not on a terminal, and
+    /// after a message, it is appended.
+    pub(crate) fn replace_block(&mut self, news: &[u8], block: &[u8]) -> io::Result<()> {
+        self.clear_block()?;
+        self.writer.write_all(news)?;
+        self.writer.write_all(block)?;
+        let lines = block.iter().filter(|byte| **byte == b'\n').count();
+        BLOCK_LINES.store(lines, Ordering::Relaxed);
+        self.writer.flush()
+    }
+
+    /// Removes the block that was written last.
+    pub(crate) fn clear_block(&mut self) -> io::Result<()> {
+        match BLOCK_LINES.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            lines => self.writer.clear_lines(lines),
+        }
+    }
+
     /// Completes the output: a new file gets its name.
     pub(crate) fn finish(self) -> Result<()> {
         self.writer.finish()
@@ -195,7 +325,14 @@ impl ResultOutput {
 
 /// Returns standard output as the destination.
 pub(crate) fn results() -> ResultOutput {
-    ResultOutput { writer: Box::new(Stdout::new()), style: style() }
+    let writer: Box<dyn ResultSink> =
+        if is_quiet() { Box::new(Discarded) } else { Box::new(Stdout::new()) };
+    ResultOutput { writer, style: style() }
+}
+
+/// Whether blocks on standard output can be replaced in place.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal() && !is_quiet()
 }
 
 /// Returns a file that grows by one report at a time, or standard output.
@@ -244,10 +381,28 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     canonical(one).is_some_and(|file| canonical(other) == Some(file))
 }
 
-/// Uses colors on a terminal, unless `NO_COLOR` is set.
+/// Lines of a terminal that a block leaves free: its head, the GPUs and the prompt.
+const RESERVED_LINES: usize = 7;
+
+/// Smallest width that text is fitted to.
+const MIN_WIDTH: usize = 40;
+
+/// Uses colors on a terminal, unless `NO_COLOR` is set, and fits its size. Elsewhere, and if the
+/// size is unknown, `COLUMNS` sets the width.
 fn style() -> TextStyle {
     let use_color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    TextStyle { color: use_color && io::stdout().is_terminal(), ..TextStyle::default() }
+    let style = TextStyle { color: use_color && is_terminal(), ..TextStyle::default() };
+    match terminal_size::terminal_size().filter(|_| is_terminal()) {
+        Some((width, height)) => TextStyle {
+            width: usize::from(width.0).max(MIN_WIDTH),
+            rows: Some(usize::from(height.0).saturating_sub(RESERVED_LINES).max(3)),
+            ..style
+        },
+        None => {
+            let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+            TextStyle { width: columns.unwrap_or(style.width).max(MIN_WIDTH), ..style }
+        }
+    }
 }
 
 /// Whether the reader of the output closed it, which counts as success.

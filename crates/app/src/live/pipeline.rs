@@ -15,13 +15,15 @@ use anyhow::{Result, bail};
 use capture::gpus::GpuInfo;
 use capture::in_process::CollectorDir;
 use capture::plan::AttachPlan;
-use capture::session::{Notice, Session, SessionOptions, StackMode};
+use capture::session::{Notice, RecordMark, Session, SessionOptions, StackMode};
 use engine::model::event::Event;
 use engine::model::units::Timestamp;
 use formats::export::CaptureSource;
 
 use crate::fault;
 use crate::io::output;
+use crate::live::requests;
+use crate::live::requests::Request;
 use crate::threads::Worker;
 
 /// Maximum time between two reads of the ring. It is read at once when it is a quarter full.
@@ -41,6 +43,8 @@ pub(crate) enum PipelineMessage {
     Gpus(Vec<GpuInfo>),
     /// A notice for the user.
     Notice(Notice),
+    /// A request of a traced program; all calls before it were sent.
+    Request(Request),
     /// The capture thread ended early; nothing follows.
     Failed(anyhow::Error),
 }
@@ -84,19 +88,26 @@ impl LiveTrace {
         let counts_activity = options.activity.is_some();
         Self::start_session(counts_activity, move || {
             prepare()?;
-            Ok(Session::start(&options)?)
+            Ok((Session::start(&options)?, None))
         })
     }
 
     /// Starts the capture thread for processes that load the in-process library.
-    pub(crate) fn start_in_process(options: SessionOptions, dir: CollectorDir) -> Result<Self> {
+    pub(crate) fn start_in_process(options: SessionOptions, mut dir: CollectorDir) -> Result<Self> {
         let counts_activity = options.activity.is_some();
-        Self::start_session(counts_activity, move || Ok(Session::start_in_process(&options, dir)?))
+        let listener = dir.take_listener();
+        Self::start_session(counts_activity, move || {
+            let session = Session::start_in_process(&options, dir)?;
+            let requests = listener.zip(session.waker());
+            let requests =
+                requests.map(|(listener, waker)| requests::serve(listener, waker)).transpose()?;
+            Ok((session, requests))
+        })
     }
 
     fn start_session(
         counts_activity: bool,
-        start: impl FnOnce() -> Result<Session> + Send + 'static,
+        start: impl FnOnce() -> Result<(Session, Option<Receiver<Request>>)> + Send + 'static,
     ) -> Result<Self> {
         if let Some(warning) = capture::fault::warning() {
             output::log(&warning);
@@ -110,9 +121,9 @@ impl LiveTrace {
         });
         let shared = Arc::clone(&controls);
         let run = move || match start() {
-            Ok(session) => {
+            Ok((session, requests)) => {
                 let _ = ready.send(Ok((session.plan().cloned(), session.gpus().to_vec())));
-                capture_loop(session, &sender, &shared)
+                capture_loop(session, requests, &sender, &shared)
             }
             Err(error) => {
                 let _ = ready.send(Err(error));
@@ -169,14 +180,39 @@ impl LiveTrace {
     }
 }
 
+/// Requests of programs that wait until the calls before them were read.
+struct WaitingRequests {
+    requests: Option<Receiver<Request>>,
+    marked: Vec<(RecordMark, Request)>,
+}
+
+impl WaitingRequests {
+    /// Marks the position of new requests in the records.
+    fn mark(&mut self, session: &mut Session) -> Result<()> {
+        for mut request in self.requests.iter().flat_map(Receiver::try_iter) {
+            request.at = capture::monotonic();
+            self.marked.push((session.mark()?, request));
+        }
+        Ok(())
+    }
+
+    /// Returns the requests whose turn it is.
+    fn drain(&mut self, session: &Session) -> impl Iterator<Item = Request> {
+        let ready = self.marked.extract_if(.., |(mark, _)| session.has_read(*mark));
+        ready.map(|(_, request)| request)
+    }
+}
+
 /// Reads events until it is stopped, or the receiver is gone.
 fn capture_loop(
     mut session: Session,
+    requests: Option<Receiver<Request>>,
     sender: &SyncSender<PipelineMessage>,
     controls: &Controls,
 ) -> Result<()> {
     let mut limit = STACK_MODES.len();
     let mut has_gpus = !session.gpus().is_empty();
+    let mut waiting = WaitingRequests { requests, marked: Vec::new() };
     loop {
         fault::point();
         let requested = controls.stacks.load(Ordering::Relaxed);
@@ -184,9 +220,12 @@ fn capture_loop(
             limit = requested;
             session.limit_stacks(STACK_MODES.get(limit).copied().unwrap_or(StackMode::Full))?;
         }
+        waiting.mark(&mut session)?;
         let is_last = controls.stop.load(Ordering::Acquire);
         let start = capture::monotonic();
-        let outcome = if is_last { session.finish() } else { session.poll(POLL_INTERVAL) };
+        // A program waits for the answer to its request.
+        let timeout = if waiting.marked.is_empty() { POLL_INTERVAL } else { Duration::ZERO };
+        let outcome = if is_last { session.finish() } else { session.poll(timeout) };
         let mut messages = Vec::new();
         if !has_gpus && !session.gpus().is_empty() {
             has_gpus = true;
@@ -203,6 +242,7 @@ fn capture_loop(
             }
             Err(error) => Some(error),
         };
+        messages.extend(waiting.drain(&session).map(PipelineMessage::Request));
         if messages.into_iter().any(|message| sender.send(message).is_err()) {
             return Ok(());
         }

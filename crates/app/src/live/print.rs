@@ -4,9 +4,11 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use engine::snapshot::Snapshot;
+use engine::view::Grouping;
 use formats::export::ReportContext;
 use formats::report::kernels;
-use formats::report::live::text::TextStyle;
+use formats::report::live::text::overview::LastOptions;
+use formats::report::live::text::{TextStyle, overview};
 use formats::report::live::{json, text};
 
 use crate::cli;
@@ -38,20 +40,31 @@ pub(crate) fn check_stack_depth(depth: Option<usize>, format: LiveFormat) -> Res
 /// Contents of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LiveView {
-    /// Memory, and activity if it is counted.
-    Memory,
+    /// GPUs, processes that matter, and leaks.
+    Overview,
+    /// Every allocation, by process and thread, and activity if it is counted.
+    Allocations,
     /// Memory by call site.
     Sites,
+    /// Memory by group.
+    Groups(Grouping),
     /// Launches and copies only.
     Activity,
+    /// Where driver-reported memory goes; only in the last report.
+    Explain,
 }
 
 impl LiveView {
-    /// Returns the memory view that `--by` selects.
-    pub(crate) fn by(by: cli::GroupByArg, format: LiveFormat) -> Result<Self> {
+    /// Returns the view that the options select.
+    pub(crate) fn of(by: cli::GroupByArg, allocations: bool, format: LiveFormat) -> Result<Self> {
         match (by, format) {
-            (cli::GroupByArg::Process, _) => Ok(Self::Memory),
+            (cli::GroupByArg::Process, _) if allocations => Ok(Self::Allocations),
+            (cli::GroupByArg::Process, _) => Ok(Self::Overview),
             (cli::GroupByArg::Site, LiveFormat::Text) => Ok(Self::Sites),
+            (cli::GroupByArg::Library, _) => Ok(Self::Groups(Grouping::Library)),
+            (cli::GroupByArg::User, _) => Ok(Self::Groups(Grouping::User)),
+            (cli::GroupByArg::Job, _) => Ok(Self::Groups(Grouping::Job)),
+            (cli::GroupByArg::Tree, _) => Ok(Self::Groups(Grouping::Tree)),
             (cli::GroupByArg::Site, LiveFormat::Json) => {
                 bail!("--by site requires --format text; JSON has processes and sites")
             }
@@ -59,7 +72,7 @@ impl LiveView {
     }
 }
 
-/// Writes a report.
+/// Writes a report; `last`: options of the last one.
 pub(crate) fn print(
     out: &mut dyn Write,
     view: LiveView,
@@ -67,15 +80,30 @@ pub(crate) fn print(
     snapshot: &Snapshot,
     context: &ReportContext,
     style: TextStyle,
+    last: &LastOptions<'_>,
 ) -> Result<()> {
     match (view, format) {
-        (LiveView::Memory | LiveView::Sites, LiveFormat::Json) => {
-            writeln!(out, "{}", json::line(snapshot, context)?)?
-        }
-        (LiveView::Memory, LiveFormat::Text) => text::report(out, snapshot, context, style)?,
-        (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, context, style)?,
         (LiveView::Activity, LiveFormat::Json) => {
             writeln!(out, "{}", kernels::json::line(snapshot, context)?)?
+        }
+        // Printed by the live report, which keeps what processes held before they exited.
+        (LiveView::Explain, _) => {}
+        (_, LiveFormat::Json) => writeln!(out, "{}", json::line(snapshot, context)?)?,
+        (LiveView::Overview, LiveFormat::Text) if style.last => {
+            if !overview::last(out, snapshot, context, style, last)? {
+                let leaks = snapshot.suspects.len();
+                bail!("there is no leak {}; suspects: {leaks}", last.leak.unwrap_or(0));
+            }
+        }
+        (LiveView::Overview, LiveFormat::Text) => {
+            overview::news(out, snapshot, context, style)?;
+            overview::block(out, snapshot, context, style)?;
+            writeln!(out)?;
+        }
+        (LiveView::Allocations, LiveFormat::Text) => text::report(out, snapshot, context, style)?,
+        (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, context, style)?,
+        (LiveView::Groups(by), LiveFormat::Text) => {
+            text::groups::report(out, snapshot, context, style, (by, last.top))?
         }
         (LiveView::Activity, LiveFormat::Text) => {
             kernels::text::report(out, snapshot, context, style)?

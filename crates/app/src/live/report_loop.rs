@@ -6,27 +6,49 @@ use capture::hooks::function_name;
 use capture::session::Notice;
 use engine::ledger::Ledger;
 use engine::model::units::Timestamp;
-use engine::snapshot::{Snapshot, SnapshotOptions};
+use engine::snapshot::{EndedHistory, Snapshot, SnapshotOptions};
 use formats::WallClock;
-use formats::export::{GpuLabel, ReportContext};
+use formats::export::{CaptureSource, GpuLabel, ReportContext};
 use formats::recording::FunctionTable;
-use formats::report::live::text::TextStyle;
+use formats::report::explain::{self, ExplainHistory};
+use formats::report::live::text::overview::LastOptions;
+use formats::report::live::text::{TextStyle, overview};
 use formats::sanitize::sanitize;
 
-use super::ended_history::EndedHistory;
 use super::print::print;
 pub(crate) use super::print::{LiveFormat, LiveView};
+use super::process_filter::ProcessFilter;
 use crate::Outcome;
 use crate::io::output;
 use crate::io::output::ResultOutput;
 use crate::io::output_file::shown;
+use crate::live::keeper_search::KeeperSearch;
 use crate::live::pipeline::{LiveTrace, PipelineMessage};
 use crate::live::recorder::Recorder;
+use crate::live::requests::PendingAnswers;
+
+/// What reports contain.
+#[derive(Clone, Default)]
+pub(crate) struct ReportOptions {
+    pub(crate) snapshot: SnapshotOptions,
+    /// Maximum number of rows per list of the last report.
+    pub(crate) top: usize,
+    /// Leak that the last report shows with its evidence and stack.
+    pub(crate) leak: Option<usize>,
+    /// How to see the evidence of a leak.
+    pub(crate) more: String,
+    /// Processes to report.
+    pub(crate) filter: ProcessFilter,
+    /// Reports replace each other on a terminal. Not if a command writes to it, too.
+    pub(crate) in_place: bool,
+    /// Search for Python references that keep leaking memory alive.
+    pub(crate) why: bool,
+}
 
 /// The ledger and what is needed to print it.
 pub(crate) struct LiveReport {
     ledger: Ledger,
-    snapshot_options: SnapshotOptions,
+    options: ReportOptions,
     view: LiveView,
     /// None: nothing is reported, and no ledger is kept.
     format: Option<LiveFormat>,
@@ -34,7 +56,12 @@ pub(crate) struct LiveReport {
     style: TextStyle,
     out: ResultOutput,
     ended: EndedHistory,
+    explained: ExplainHistory,
     recorder: Option<Recorder>,
+    /// A ledger is kept for requests of programs, also if nothing is reported.
+    answers_requests: bool,
+    pending: PendingAnswers,
+    keepers: KeeperSearch,
     /// Reason why capture ended early.
     failure: Option<anyhow::Error>,
     /// Log which libraries are probed.
@@ -44,17 +71,17 @@ pub(crate) struct LiveReport {
 impl LiveReport {
     pub(crate) fn new(
         live: &LiveTrace,
-        snapshot_options: SnapshotOptions,
+        options: ReportOptions,
         view: LiveView,
         format: impl Into<Option<LiveFormat>>,
         out: ResultOutput,
     ) -> Self {
-        let clock = WallClock::now(capture::monotonic());
+        let clock = output::clock(WallClock::now(capture::monotonic()));
         let gpus = gpu_names(&live.gpus);
         let ledger = Ledger::new();
         Self {
             ledger: if live.counts_activity { ledger.with_activity() } else { ledger },
-            snapshot_options,
+            options,
             view,
             format: format.into(),
             context: ReportContext {
@@ -67,10 +94,19 @@ impl LiveReport {
             style: out.style,
             out,
             ended: EndedHistory::default(),
+            explained: ExplainHistory::default(),
             recorder: None,
+            answers_requests: live.source == CaptureSource::InProcess,
+            pending: PendingAnswers::default(),
+            keepers: KeeperSearch::default(),
             failure: None,
             verbose: true,
         }
+    }
+
+    /// Declares functions that are never the headline of a call stack.
+    pub(crate) fn add_wrappers(&mut self, names: &[String]) {
+        self.ledger.add_wrappers(names.iter().map(String::as_str));
     }
 
     /// Records all events from now on.
@@ -92,8 +128,9 @@ impl LiveReport {
         self.failure.is_some()
     }
 
-    /// Flushes the recording; to be called several times a second.
+    /// Flushes the recording and answers requests; to be called several times a second.
     pub(crate) fn tick(&mut self) {
+        self.pending.send_complete(&self.ledger);
         if let Some(recorder) = &mut self.recorder {
             recorder.flush_due(capture::monotonic());
         }
@@ -107,7 +144,7 @@ impl LiveReport {
                     if let Some(recorder) = &mut self.recorder {
                         recorder.event(event);
                     }
-                    if self.format.is_some() {
+                    if self.format.is_some() || self.answers_requests {
                         self.ledger.apply(event);
                     }
                 }
@@ -119,8 +156,12 @@ impl LiveReport {
                 log_notice(&notice)
             }
             PipelineMessage::Notice(_) => {}
+            PipelineMessage::Request(request) => {
+                request.execute(&mut self.ledger, &mut self.pending);
+            }
             PipelineMessage::Failed(error) => self.failure = Some(error),
         }
+        self.pending.send_complete(&self.ledger);
     }
 
     /// Prints a report of the current state.
@@ -129,7 +170,11 @@ impl LiveReport {
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now, self.format.is_none());
         }
-        let snapshot = self.ledger.snapshot(now, &self.snapshot_options);
+        self.keepers.apply(&mut self.ledger);
+        let snapshot = self.ledger.snapshot(now, &self.options.snapshot);
+        if self.options.why {
+            self.keepers.search(&snapshot.suspects);
+        }
         self.print(&snapshot)?;
         self.ended.push_snapshot(snapshot);
         Ok(())
@@ -138,14 +183,14 @@ impl LiveReport {
     /// Detaches the probes and prints the final report, which includes processes that exited during
     /// the trace. The outcome is incomplete if the recording failed or if capture ended early; in
     /// the latter case the report is of that time, and not exact.
-    pub(crate) fn finish(mut self, live: LiveTrace) -> Result<(Snapshot, Outcome)> {
+    pub(crate) fn finish(&mut self, live: LiveTrace) -> Result<(Snapshot, Outcome)> {
         let (remaining, complete_until) = live.finish();
         for message in remaining {
             self.handle(message);
         }
         let now = if self.has_failed() { complete_until } else { capture::monotonic() };
         let mut outcome = self.finish_recording(now);
-        let snapshot_options = SnapshotOptions { ended_sites: true, ..self.snapshot_options };
+        let snapshot_options = SnapshotOptions { ended_sites: true, ..self.options.snapshot };
         let mut last = self.ledger.snapshot(now, &snapshot_options);
         if let Some(error) = self.failure.take() {
             last.mark_capture_ended(now);
@@ -153,7 +198,9 @@ impl LiveReport {
             output::fail(&error);
         }
         self.ended.merge_into(&mut last);
+        self.options.filter.apply(&mut last);
         self.style.last = true;
+        self.out.clear_block()?;
         self.print(&last)?;
         let unlisted = self.ended.dropped() + self.ledger.dropped_ended();
         if unlisted > 0 {
@@ -173,11 +220,45 @@ impl LiveReport {
     }
 
     fn print(&mut self, snapshot: &Snapshot) -> Result<()> {
-        let out = &mut *self.out.writer;
-        match self.format {
-            Some(format) => print(out, self.view, format, snapshot, &self.context, self.style),
-            None => Ok(()),
+        let Some(format) = self.format else { return Ok(()) };
+        let mut filtered = None;
+        if !self.options.filter.is_empty() {
+            let mut selected = snapshot.clone();
+            self.options.filter.apply(&mut selected);
+            filtered = Some(selected);
         }
+        let snapshot = filtered.as_ref().unwrap_or(snapshot);
+        let (context, style) = (&self.context, self.style);
+        if self.view == LiveView::Explain {
+            self.explained.observe(snapshot);
+            return if style.last { self.print_explained(format) } else { Ok(()) };
+        }
+        // Without a known size, lines may wrap.
+        let in_place = self.options.in_place && style.rows.is_some() && !style.last;
+        if in_place && self.view == LiveView::Overview && format == LiveFormat::Text {
+            let (mut news, mut block) = (Vec::new(), Vec::new());
+            overview::news(&mut news, snapshot, context, style)?;
+            overview::block(&mut block, snapshot, context, style)?;
+            return Ok(self.out.replace_block(&news, &block)?);
+        }
+        let ReportOptions { top, leak, more, .. } = &self.options;
+        let last = LastOptions { top: *top, leak: *leak, more };
+        print(&mut *self.out.writer, self.view, format, snapshot, context, style, &last)
+    }
+
+    fn print_explained(&mut self, format: LiveFormat) -> Result<()> {
+        let report = std::mem::take(&mut self.explained).report(&self.context);
+        let out = &mut *self.out.writer;
+        match format {
+            LiveFormat::Json => writeln!(out, "{}", serde_json::to_string(&report)?)?,
+            LiveFormat::Text => explain::write(out, &report, self.style, self.options.top)?,
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Returns the names and the clock of the reports.
+    pub(crate) const fn context(&self) -> &ReportContext {
+        &self.context
     }
 }
 
@@ -202,6 +283,13 @@ pub(crate) fn log_notice(notice: &Notice) {
             };
             format!("attached to {functions} functions of {}{suffix}", shown(path))
         }
+        Notice::UnknownFunctions { path, functions } => format!(
+            "{}: exports {} memory functions that this version of vramscope does not know, so what \
+             they allocate is not counted; use a newer version: {}",
+            shown(path),
+            functions.len(),
+            sanitize(&functions.join(", "))
+        ),
         Notice::Wrapped { pid, functions, missing } if missing.is_empty() => {
             format!("process {pid}: tracing {functions} driver functions in-process")
         }

@@ -49,7 +49,7 @@ pub fn stderr(output: &Output) -> String {
 
 /// Returns the JSON report of a file.
 pub fn report(file: &str, analysis: &str, more: &[&str]) -> Value {
-    let arguments = ["report", file, "--analysis", analysis, "--format", "json"];
+    let arguments = ["report", file, analysis, "--format", "json"];
     let output = run(&[&arguments, more].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()

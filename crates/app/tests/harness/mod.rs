@@ -71,7 +71,7 @@ pub struct TestEnv {
 const PROBED_LIBRARIES: [&str; 3] = ["libcuda.so.1", "libc10.so", "libc10_cuda.so"];
 
 /// Limits a tracer to the libraries in a directory.
-const ONLY_LIBRARIES_IN: &str = "VRAMSCOPE_TEST_LIBRARY_DIR";
+pub const ONLY_LIBRARIES_IN: &str = "VRAMSCOPE_TEST_LIBRARY_DIR";
 
 impl TestEnv {
     /// Returns an environment with its own copy of the simulator: tracers do not see the processes of
@@ -106,9 +106,11 @@ impl TestEnv {
         self
     }
 
-    /// Returns an environment with a driver of its own making, on the whole host.
+    /// Returns an environment with a driver of its own making, which is the only one it sees.
     pub fn with_driver(driver: PathBuf) -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), driver, environment: Vec::new() }
+        let only = driver.parent().unwrap().to_str().unwrap().to_owned();
+        let environment = vec![(ONLY_LIBRARIES_IN.to_owned(), only)];
+        Self { dir: tempfile::tempdir().unwrap(), driver, environment }
     }
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
@@ -196,9 +198,13 @@ impl TestEnv {
     pub fn start(&self, verb: &str, arguments: &[&str]) -> Tracer {
         let mut command = Command::new(VRAMSCOPE);
         command.args([verb, "--json", "--interval", "100ms"]).args(arguments);
-        command
-            .envs(self.environment.iter().filter(|(name, _)| name == ONLY_LIBRARIES_IN).cloned());
-        Tracer::start(&mut command)
+        Tracer::start(self.limit(&mut command))
+    }
+
+    /// Limits a tracer to the libraries of this environment.
+    pub fn limit<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let only = self.environment.iter().filter(|(name, _)| name == ONLY_LIBRARIES_IN);
+        command.envs(only.map(|(name, value)| (name, value)))
     }
 
     /// Returns the oracle of a process that exited.

@@ -33,7 +33,7 @@ pub(super) fn observe(
     for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
         output::log(warning);
     }
-    let clock = WallClock::now(capture::monotonic());
+    let clock = output::clock(WallClock::now(capture::monotonic()));
     let gpus = gpu_names(&live.gpus);
     let context = ReportContext {
         clock,
@@ -61,7 +61,7 @@ fn apply(ledger: &mut Ledger, message: PipelineMessage) -> Result<()> {
     match message {
         PipelineMessage::Events(events) => events.iter().for_each(|event| ledger.apply(event)),
         PipelineMessage::Notice(notice) if notice.is_warning() => log_notice(&notice),
-        PipelineMessage::Gpus(_) | PipelineMessage::Notice(_) => {}
+        PipelineMessage::Gpus(_) | PipelineMessage::Notice(_) | PipelineMessage::Request(_) => {}
         PipelineMessage::Failed(error) => return Err(error),
     }
     Ok(())

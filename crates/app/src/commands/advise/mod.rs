@@ -1,8 +1,6 @@
 //! `vramscope advise`: suggests how to free GPU memory. It changes nothing.
 
 #[cfg(feature = "capture")]
-mod from_agent;
-#[cfg(feature = "capture")]
 mod from_live;
 
 use std::path::Path;
@@ -18,12 +16,16 @@ use formats::report::incident;
 use formats::report::incident::INCIDENT_FILE;
 use formats::sanitize::sanitize;
 
+#[cfg(feature = "capture")]
+use super::agent_query;
 use super::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
 use crate::files::input;
 use crate::io::output;
 use crate::io::output_file::shown;
+#[cfg(feature = "capture")]
+use crate::live::program_socket::ProgramSocket;
 
 /// Lists of the snapshot that advice is derived from.
 const SNAPSHOT_OPTIONS: SnapshotOptions =
@@ -100,7 +102,7 @@ fn from_recording(file: &Path, options: &AdviseArgs) -> Result<AdviceReport> {
             source.name()
         );
     }
-    let mut recorded = replay::read(file, |_, _| {})?;
+    let mut recorded = replay::read(file, &[], |_, _| {})?;
     let snapshot = recorded.ledger.snapshot(recorded.at, &SNAPSHOT_OPTIONS);
     let mut advice = from_snapshot(&snapshot, &recorded.context, options, false);
     advice.notes.push("state at the end of the recording".into());
@@ -128,7 +130,15 @@ fn from_snapshot(
 #[cfg(feature = "capture")]
 fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
     let (snapshot, context) = from_live::observe(options, &SNAPSHOT_OPTIONS)?;
-    Ok(from_snapshot(&snapshot, &context, options, true))
+    let mut advice = from_snapshot(&snapshot, &context, options, true);
+    for pid in snapshot.processes.iter().map(|process| process.key.pid) {
+        if ProgramSocket::find(pid).is_ok_and(|program| program.can_reclaim()) {
+            let note =
+                format!("process {pid} frees memory on request: `vramscope reclaim -p {pid}`");
+            advice.notes.push(note);
+        }
+    }
+    Ok(advice)
 }
 
 #[cfg(not(feature = "capture"))]
@@ -138,7 +148,8 @@ fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
 
 #[cfg(feature = "capture")]
 fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
-    from_agent::fetch_advice(url, options.token_file.as_deref())
+    let text = agent_query::fetch(url, "/api/v1/advice", options.token_file.as_deref())?;
+    serde_json::from_slice(&text).with_context(|| format!("{url}: {}", agent_query::UNEXPECTED))
 }
 
 #[cfg(not(feature = "capture"))]

@@ -29,12 +29,13 @@ use crate::io::{output, output_file};
 
 /// Runs the verb.
 pub(crate) fn run(options: &ExportArgs) -> Result<Outcome> {
-    check(options)?;
+    let format = options.format.map_or_else(|| guess_format(&options.output), Ok)?;
+    check(options, format)?;
     let source = input::detect(&options.file)?;
-    match options.format {
+    match format {
         ExportFormat::NsysTsv => tables(options)?,
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
-            profile::run(options, source)?;
+            profile::run(options, format, source)?;
         }
         #[cfg(feature = "parquet")]
         ExportFormat::Parquet => parquet::run(options, source)?,
@@ -47,15 +48,47 @@ pub(crate) fn run(options: &ExportArgs) -> Result<Outcome> {
         ExportFormat::Csv
         | ExportFormat::Json
         | ExportFormat::Perfetto
-        | ExportFormat::Speedscope => changes(options, source)?,
+        | ExportFormat::Speedscope => changes(options, format, source)?,
     }
     Ok(Outcome::Success)
 }
 
+/// File name endings and their formats; the first that fits.
+const ENDINGS: [(&str, ExportFormat); 14] = [
+    (".speedscope.json", ExportFormat::Speedscope),
+    (".json", ExportFormat::Json),
+    (".pftrace", ExportFormat::Perfetto),
+    (".perfetto-trace", ExportFormat::Perfetto),
+    (".pb.gz", ExportFormat::Pprof),
+    (".pprof", ExportFormat::Pprof),
+    (".csv", ExportFormat::Csv),
+    (".pickle", ExportFormat::Torch),
+    (".pkl", ExportFormat::Torch),
+    (".svg", ExportFormat::Flamegraph),
+    (".folded", ExportFormat::Folded),
+    (".collapsed", ExportFormat::Folded),
+    (".parquet", ExportFormat::Parquet),
+    (".tsv", ExportFormat::NsysTsv),
+];
+
+/// Selects the format by the name of the output file.
+fn guess_format(output: &Path) -> Result<ExportFormat> {
+    let name = output.to_string_lossy().to_lowercase();
+    let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
+    match found {
+        Some((_, format)) => Ok(*format),
+        None => bail!(
+            "{}: the format is not clear from the name; use --format, or one of the extensions \
+             .pftrace, .pb.gz, .pickle, .speedscope.json, .csv, .json, .svg, .folded, .parquet",
+            output_file::shown(output)
+        ),
+    }
+}
+
 /// Rejects options that would be ignored.
-fn check(options: &ExportArgs) -> Result<()> {
+fn check(options: &ExportArgs, format: ExportFormat) -> Result<()> {
     let chosen = options.value.is_some() || options.unit.is_some();
-    match options.format {
+    match format {
         ExportFormat::Pprof if chosen => {
             bail!("--value and --unit do not apply to pprof, which contains all four values")
         }
@@ -74,10 +107,10 @@ fn check(options: &ExportArgs) -> Result<()> {
 }
 
 /// Writes a format that needs one pass over the changes.
-fn changes(options: &ExportArgs, source: SourceFormat) -> Result<()> {
-    let mut out = single(options)?;
+fn changes(options: &ExportArgs, format: ExportFormat, source: SourceFormat) -> Result<()> {
+    let mut out = single(options, format)?;
     let info = {
-        let mut format_writer = format_writer(options, source, &mut out)?;
+        let mut format_writer = format_writer(options, format, source, &mut out)?;
         let input = read(options, |change, info| format_writer.change(change, info))?;
         log_notes(&format_writer.finish(&input.info)?);
         input.info
@@ -94,8 +127,8 @@ fn read(
 ) -> Result<InputFile> {
     // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
-    let filter = input::change_filter(&options.filter);
-    let input = input::read(&options.file, filter, &mut |change, info| {
+    let selection = input::selection(&options.filter);
+    let input = input::read(&options.file, selection, &mut |change, info| {
         if written.is_ok() {
             written = write(change, info);
         }
@@ -106,12 +139,13 @@ fn read(
 
 fn format_writer<'a>(
     options: &ExportArgs,
+    format: ExportFormat,
     source: SourceFormat,
     out: &'a mut ResultOutput,
 ) -> io::Result<Box<dyn FormatWriter + 'a>> {
     let (out, scope): (&mut dyn Write, _) = (&mut out.writer, source.scope());
     let name = options.file.file_name().unwrap_or_default().to_string_lossy();
-    Ok(match options.format {
+    Ok(match format {
         ExportFormat::Json => Box::new(AllocationWriter::new(JsonEncoder::new(out)?)),
         ExportFormat::Perfetto => Box::new(PerfettoWriter::new(out, scope, MAX_SLICES)),
         ExportFormat::Speedscope => Box::new(SpeedscopeWriter::new(out, scope, &name)),
@@ -120,11 +154,9 @@ fn format_writer<'a>(
 }
 
 /// Opens the output of a single-file format.
-fn single(options: &ExportArgs) -> Result<ResultOutput> {
-    let binary = matches!(
-        options.format,
-        ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof
-    );
+fn single(options: &ExportArgs, format: ExportFormat) -> Result<ResultOutput> {
+    let binary =
+        matches!(format, ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof);
     if binary && output::is_stdout(&options.output) && io::stdout().is_terminal() {
         bail!("refusing to write binary data to a terminal; use -o FILE or a pipe");
     }

@@ -13,18 +13,17 @@ use crate::files::input;
 use crate::io::output;
 
 /// Writes the profile.
-pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
+pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceFormat) -> Result<()> {
     let scope = source.scope();
-    let mut out = super::single(options)?;
+    let mut out = super::single(options, format)?;
     let mut groups = GroupTable::new(scope);
     let mut peaks = (options.at == Some(cli::InUseAtArg::Peak)).then(|| PeakAnalysis::new(scope));
-    let input =
-        input::read(&options.file, input::change_filter(&options.filter), &mut |change, _| {
-            groups.observe(change);
-            if let Some(peaks) = &mut peaks {
-                peaks.observe(change);
-            }
-        })?;
+    let input = input::read(&options.file, input::selection(&options.filter), &mut |change, _| {
+        groups.observe(change);
+        if let Some(peaks) = &mut peaks {
+            peaks.observe(change);
+        }
+    })?;
     let samples = match peaks {
         Some(peaks) => at_peak(&groups, &peaks.finish()),
         None => at_end(&groups),
@@ -40,7 +39,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
         Some(cli::ProfileUnitArg::Count) => ProfileUnit::Objects,
     };
     let writer = &mut *out.writer;
-    match options.format {
+    match format {
         ExportFormat::Flamegraph if !profile.has(value) => {
             bail!("{}: nothing to draw: no memory in use; try --value allocated", input.name)
         }

@@ -5,7 +5,7 @@ use formats::export::torch::{Prescan, SnapshotWriter};
 use formats::import::SourceFormat;
 use formats::sanitize::sanitize;
 
-use crate::cli::ExportArgs;
+use crate::cli::{ExportArgs, ExportFormat};
 use crate::files::input;
 
 /// Processes that an error message lists.
@@ -14,10 +14,10 @@ const MAX_LISTED_PROCESSES: usize = 10;
 /// Writes the snapshot. The file is read once to find live memory at its end, and once more for
 /// each device.
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
-    let mut out = super::single(options)?;
-    let filter = input::change_filter(&options.filter);
+    let mut out = super::single(options, ExportFormat::Torch)?;
+    let selection = input::selection(&options.filter);
     let mut prescan = Prescan::new(source.scope());
-    let input = input::read(&options.file, filter, &mut |change, _| prescan.change(change))?;
+    let input = input::read(&options.file, selection, &mut |change, _| prescan.change(change))?;
     let snapshot = SnapshotWriter::new(&mut out.writer, prescan, &input.info)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,

@@ -1,4 +1,4 @@
-//! `vramscope demo`: traces simulated workloads, with real probes on real processes.
+//! The demo on the simulated driver: real probes on real processes.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,16 +8,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use capture::session::{SessionOptions, StackMode, Target};
 use engine::model::ids::Pid;
-use engine::snapshot::SnapshotOptions;
 
 use crate::io::output;
 use crate::io::output_file::shown;
 use crate::live::pipeline::LiveTrace;
-use crate::live::report_loop::{LiveFormat, LiveReport, LiveView};
+use crate::live::report_loop::{LiveFormat, LiveReport, LiveView, ReportOptions};
+use crate::top::TopFrame;
+use crate::top::source::live::LiveSource;
+use crate::top::source::{RequestCell, Source};
 use crate::{Outcome, cli};
 
 /// Time between the demo's reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Rows per list of the last report.
+const MAX_LAST_ROWS: usize = 20;
 
 /// A workload that starts after a share of the demo's duration.
 struct DemoStep {
@@ -53,9 +58,12 @@ const STEPS: &[DemoStep] = &[
     },
 ];
 
-/// Runs the verb.
-pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
-    let simulator = SimulatorPaths::find(options.simulator.as_deref())?;
+/// How long it runs by default.
+const DURATION: Duration = Duration::from_secs(20);
+
+/// Runs the demo: on a terminal in `top`, otherwise as reports.
+pub(super) fn run(dir: &Path, options: &cli::DemoArgs) -> Result<Outcome> {
+    let simulator = SimulatorPaths::find(dir)?;
     let own_pid = Pid(std::process::id());
     let live = LiveTrace::start(SessionOptions {
         drivers: vec![simulator.driver.clone()],
@@ -63,9 +71,19 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
         stacks: StackMode::Full,
         ..SessionOptions::new(Target::Processes { pids: vec![own_pid], follow: true })
     })?;
-    let view = SnapshotOptions { top: 6, ..SnapshotOptions::default() };
+    if output::is_terminal() {
+        let source = SimulatorSource {
+            live: LiveSource::new(live),
+            simulator,
+            workloads: DemoProcesses(Vec::new()),
+            steps: STEPS.iter().peekable(),
+            start: Instant::now(),
+        };
+        return super::show(Box::new(source), 1.0, options);
+    }
+    let shown = ReportOptions { top: MAX_LAST_ROWS, ..ReportOptions::default() };
     let mut report =
-        LiveReport::new(&live, view, LiveView::Memory, LiveFormat::Text, output::results());
+        LiveReport::new(&live, shown, LiveView::Overview, LiveFormat::Text, output::results());
     report.verbose = false;
     announce(&format!(
         "Real eBPF probes (attach mode `{}`) on real processes; only the CUDA driver is simulated. \
@@ -83,8 +101,7 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     }
     announce(
         "Try next, on a machine with a GPU:\n  sudo vramscope trace\n  sudo vramscope trace -p PID \
-         --min-age 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
-         doctor",
+         --leak 1\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope doctor",
     )?;
     Ok(Outcome::Success)
 }
@@ -97,13 +114,12 @@ fn run_steps(
     workloads: &mut DemoProcesses,
 ) -> Result<()> {
     let start = Instant::now();
-    let end = start + options.duration;
+    let duration = options.duration.unwrap_or(DURATION);
+    let end = start + duration;
     let mut steps = STEPS.iter().peekable();
     let mut next_report = start + REPORT_INTERVAL;
     while Instant::now() < end && !report.has_failed() {
-        while let Some(step) =
-            steps.next_if(|step| start.elapsed() >= options.duration * step.at / 100)
-        {
+        while let Some(step) = steps.next_if(|step| start.elapsed() >= duration * step.at / 100) {
             announce(step.title)?;
             workloads.0.push(simulator.start(step)?);
         }
@@ -124,6 +140,29 @@ fn announce(text: &str) -> Result<()> {
     writeln!(out, "\n>>> {text}\n")?;
     out.flush()?;
     Ok(())
+}
+
+/// The trace, which also starts the workloads.
+struct SimulatorSource {
+    live: LiveSource,
+    simulator: SimulatorPaths,
+    workloads: DemoProcesses,
+    steps: std::iter::Peekable<std::slice::Iter<'static, DemoStep>>,
+    start: Instant,
+}
+
+impl Source for SimulatorSource {
+    fn name(&self) -> String {
+        "simulated driver".to_owned()
+    }
+
+    fn next(&mut self, requests: &RequestCell) -> Result<Option<TopFrame>> {
+        let elapsed = self.start.elapsed();
+        while let Some(step) = self.steps.next_if(|step| elapsed >= DURATION * step.at / 100) {
+            self.workloads.0.push(self.simulator.start(step)?);
+        }
+        self.live.next(requests)
+    }
 }
 
 /// Running workloads; they are killed when the demo ends, also on an error.
@@ -162,17 +201,13 @@ impl Drop for SimulatorPaths {
 }
 
 impl SimulatorPaths {
-    fn find(dir: Option<&Path>) -> Result<Self> {
-        let exe = std::env::current_exe().context("cannot find the path of this program")?;
-        let default = exe.parent().unwrap_or(Path::new(".")).join("sim");
-        let dir = dir.map_or(default, Path::to_owned);
+    fn find(dir: &Path) -> Result<Self> {
         let driver = dir.join("libcuda.so.1");
         let workload = dir.join("workload");
         for file in [&driver, &workload] {
             if !file.is_file() {
                 bail!(
-                    "{} is missing: run `./dev demo` in the source directory, which builds it, or \
-                     set --simulator",
+                    "{} is missing: run `./dev demo` in the source directory, which builds it",
                     shown(file)
                 );
             }

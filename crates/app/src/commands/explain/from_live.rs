@@ -1,0 +1,51 @@
+//! Traces processes or a command, and explains their memory at the end.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use capture::session::{ActivityOptions, TensorMode};
+
+use super::SNAPSHOT_OPTIONS;
+use crate::commands::trace::{TraceOptions, run_trace};
+use crate::live::report_loop::{LiveFormat, LiveView, ReportOptions};
+use crate::{Outcome, cli};
+
+/// Time between two snapshots; the highest use of a process is that of one of them.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long running processes are observed.
+const DEFAULT_DURATION: Duration = Duration::from_secs(3);
+
+pub(super) fn run(options: &cli::ExplainArgs) -> Result<Outcome> {
+    let is_command = !options.target.command.is_empty();
+    let duration = options.duration.or((!is_command).then_some(DEFAULT_DURATION));
+    run_trace(&TraceOptions {
+        target: &options.target,
+        in_process: None,
+        interval: INTERVAL,
+        duration,
+        format: Some(LiveFormat::of(&options.format)),
+        output: None,
+        record: None,
+        force: false,
+        limit: None,
+        // Code is loaded at the first launch of a kernel.
+        activity: Some(ActivityOptions {
+            check_every_launch: false,
+            table_entries: None,
+            baseline: false,
+        }),
+        view: LiveView::Explain,
+        objects: true,
+        stacks: None,
+        tensors: TensorMode::Off,
+        stack_depth: None,
+        wrappers: &[],
+        user: None,
+        reports: ReportOptions {
+            snapshot: SNAPSHOT_OPTIONS,
+            top: options.top,
+            ..ReportOptions::default()
+        },
+    })
+}

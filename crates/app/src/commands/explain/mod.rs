@@ -1,0 +1,90 @@
+//! `vramscope explain`: where the driver-reported memory of a process goes.
+
+#[cfg(feature = "capture")]
+mod from_live;
+
+use std::path::Path;
+
+#[cfg(feature = "capture")]
+use anyhow::Context;
+use anyhow::{Result, bail};
+use engine::snapshot::SnapshotOptions;
+use formats::import::SourceFormat;
+use formats::report::explain::{self, ExplainHistory, ExplainReport};
+
+#[cfg(feature = "capture")]
+use super::agent_query;
+use super::replay;
+use crate::Outcome;
+use crate::cli::ExplainArgs;
+use crate::files::input;
+use crate::io::output;
+use crate::io::output_file::shown;
+
+/// Lists of the snapshots that explanations are derived from.
+const SNAPSHOT_OPTIONS: SnapshotOptions =
+    SnapshotOptions { top: 0, top_sites: 0, ..SnapshotOptions::DEFAULT };
+
+/// Runs the verb.
+pub(crate) fn run(options: &ExplainArgs) -> Result<Outcome> {
+    match (&options.file, &options.agent) {
+        (Some(file), _) => print(&from_recording(file)?, options),
+        (None, Some(url)) => print(&from_agent(url, options)?, options),
+        (None, None) => from_host(options),
+    }
+}
+
+fn print(report: &ExplainReport, options: &ExplainArgs) -> Result<Outcome> {
+    let mut out = output::results();
+    if options.format.is_json() {
+        writeln!(out.writer, "{}", serde_json::to_string(report)?)?;
+    } else {
+        explain::write(&mut *out.writer, report, out.style, options.top)?;
+    }
+    out.finish()?;
+    Ok(Outcome::Success)
+}
+
+/// Explains the processes of a recording at their highest use.
+fn from_recording(file: &Path) -> Result<ExplainReport> {
+    let source = input::detect(file)?;
+    if source != SourceFormat::Recording {
+        bail!("{}: not a vramscope recording but a {} file", shown(file), source.name());
+    }
+    let mut history = ExplainHistory::default();
+    let mut recorded = replay::read(file, &[], |ledger, at| {
+        history.observe(&ledger.snapshot(at, &SNAPSHOT_OPTIONS));
+    })?;
+    history.observe(&recorded.ledger.snapshot(recorded.at, &SNAPSHOT_OPTIONS));
+    let report = history.report(&recorded.context);
+    if report.processes.is_empty() {
+        output::log("the recording has no driver-reported usage (NVML or nvidia-smi)");
+    }
+    Ok(report)
+}
+
+#[cfg(feature = "capture")]
+fn from_host(options: &ExplainArgs) -> Result<Outcome> {
+    from_live::run(options)
+}
+
+#[cfg(not(feature = "capture"))]
+fn from_host(_: &ExplainArgs) -> Result<Outcome> {
+    Err(super::no_capture())
+}
+
+#[cfg(feature = "capture")]
+fn from_agent(url: &str, options: &ExplainArgs) -> Result<ExplainReport> {
+    let text = agent_query::fetch(url, "/api/v1/explain", options.token_file.as_deref())?;
+    let mut report: ExplainReport = serde_json::from_slice(&text)
+        .with_context(|| format!("{url}: {}", agent_query::UNEXPECTED))?;
+    if !options.target.pid.is_empty() {
+        report.processes.retain(|process| options.target.pid.contains(&process.pid));
+    }
+    Ok(report)
+}
+
+#[cfg(not(feature = "capture"))]
+fn from_agent(_: &str, _: &ExplainArgs) -> Result<ExplainReport> {
+    Err(super::no_capture())
+}

@@ -1,0 +1,125 @@
+//! `vramscope top`: chooses the source and starts the view.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::Outcome;
+use crate::cli::TopArgs;
+use crate::io::output;
+use crate::top::source::Source;
+use crate::top::source::replay::ReplaySource;
+use crate::top::{Theme, TopOptions, run as show, run_once};
+
+/// How long `--once` observes.
+const OBSERVE: Duration = Duration::from_secs(2);
+
+/// Speed of a recording that is read to its end.
+const TO_THE_END: f64 = 1e9;
+
+/// Runs the verb.
+pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
+    if !options.once && !output::is_terminal() {
+        bail!("standard output is not a terminal; --once prints one screen as text");
+    }
+    let source = source(options)?;
+    let view = TopOptions {
+        interval: options.interval,
+        speed: if options.once { TO_THE_END } else { options.speed },
+        theme: Theme::of(options.theme),
+        is_ascii: options.ascii,
+        duration: options.duration,
+        filter: options.filter.clone().unwrap_or_default(),
+    };
+    if options.once {
+        let view = TopOptions { interval: view.interval.min(OBSERVE / 2), ..view };
+        return run_once(source, &view, options.duration.unwrap_or(OBSERVE), options.json);
+    }
+    show(source, &view)
+}
+
+fn source(options: &TopArgs) -> Result<Box<dyn Source>> {
+    match &options.file {
+        Some(file) => Ok(Box::new(ReplaySource::open(file)?)),
+        None => host::source(options),
+    }
+}
+
+#[cfg(not(feature = "capture"))]
+mod host {
+    use super::{Result, Source, TopArgs};
+
+    pub(super) fn source(_: &TopArgs) -> Result<Box<dyn Source>> {
+        Err(crate::commands::no_capture())
+    }
+}
+
+#[cfg(feature = "capture")]
+mod host {
+    use capture::session::{DriverReports, SessionOptions, StackMode, Target};
+    use engine::model::ids::Pid;
+
+    use super::{Result, Source, TopArgs};
+    use crate::commands::trace;
+    use crate::io::output;
+    use crate::live::pipeline::LiveTrace;
+    use crate::top::source::agents::AgentsSource;
+    use crate::top::source::driver::DriverSource;
+    use crate::top::source::live::LiveSource;
+
+    /// Address of an agent on this host, as `serve` listens by default.
+    const LOCAL_AGENT: &str = "http://127.0.0.1:9754";
+
+    /// Returns the agents, or else probes; without the permissions for them, the agent of this host, or
+    /// else the driver's own values.
+    pub(super) fn source(options: &TopArgs) -> Result<Box<dyn Source>> {
+        if !options.agent.is_empty() {
+            let token = options.token_file.as_deref();
+            return Ok(Box::new(AgentsSource::connect(&options.agent, token)?));
+        }
+        let failure = match LiveTrace::start(session_options(options)?) {
+            Ok(live) => {
+                for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
+                    output::log(warning);
+                }
+                return Ok(Box::new(LiveSource::new(live)));
+            }
+            Err(failure) => failure,
+        };
+        if !options.pid.is_empty() || !options.driver.is_empty() {
+            return Err(failure);
+        }
+        let local = [LOCAL_AGENT.to_owned()];
+        if let Ok(agent) = AgentsSource::connect(&local, None) {
+            return Ok(Box::new(agent));
+        }
+        let reports = DriverReports::open();
+        if reports.gpus().is_empty() {
+            return Err(failure);
+        }
+        let reason = failure.to_string();
+        let reason = reason.split(';').next().unwrap_or_default();
+        let missing = format!(
+            "driver values only: no sites and no leaks; use sudo, `vramscope serve` as a service or \
+             `vramscope run -- CMD` ({reason})"
+        );
+        Ok(Box::new(DriverSource::new(reports, missing)))
+    }
+
+    fn session_options(options: &TopArgs) -> Result<SessionOptions> {
+        let pids: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
+        let target = match pids[..] {
+            [] => Target::All,
+            _ => Target::Processes { pids, follow: true },
+        };
+        let launches = crate::cli::LaunchArgs::default();
+        Ok(SessionOptions {
+            drivers: options.driver.clone(),
+            activity: trace::activity_if_enabled(options.kernels, &launches)?,
+            objects: true,
+            stacks: StackMode::Full,
+            tensors: trace::tensors(options.torch.torch, StackMode::Full),
+            ..SessionOptions::new(target)
+        })
+    }
+}

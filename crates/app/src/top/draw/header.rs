@@ -1,0 +1,303 @@
+//! The first lines: time, GPUs, verdict, tabs; and the last line.
+
+use engine::view::GpuRow;
+use formats::report::live::text::format_age;
+use formats::report::tables::gpus::{self, GpuTexts};
+use formats::report::tables::sites::composition;
+use formats::report::tables::sparkline;
+use formats::report::view::{note_text, verdict_line};
+use formats::sanitize::sanitize;
+use ratatui::layout::Rect;
+
+use super::{Canvas, ROOMY};
+use crate::top::rows::Shown;
+use crate::top::state::{ClickAreas, Page, Tab};
+use crate::top::theme::Tone;
+
+/// Width of the bar of a GPU.
+const BAR_WIDTH: (u16, u16) = (8, 40);
+
+/// Width from which titles of tabs are spelled out.
+const WIDE: u16 = 70;
+
+/// Draws the lines above the page; returns the first line of the page.
+pub(super) fn draw(
+    canvas: &mut Canvas<'_>,
+    shown: &Shown<'_>,
+    area: Rect,
+    areas: &mut ClickAreas,
+) -> u16 {
+    title(canvas, shown, area);
+    let mut y = gpu_lines(canvas, shown, Rect { y: area.y + 1, ..area }, area.height);
+    y = verdicts(canvas, shown, Rect { y, ..area });
+    for host in shown.frame.hosts.iter().filter(|_| area.height > 8) {
+        if let Some(missing) = &host.missing {
+            canvas.put(0, y, area.width, &sanitize(missing), Tone::Warning);
+            y += 1;
+        }
+    }
+    match canvas.state.page() {
+        Page::Tab(_) if area.height >= ROOMY => tabs(canvas, shown, Rect { y, ..area }, areas),
+        Page::Tab(_) => y,
+        page => breadcrumb(canvas, shown, page, Rect { y, ..area }),
+    }
+}
+
+fn title(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) {
+    let state = canvas.state;
+    let mut parts = Vec::new();
+    match &shown.frame.hosts[..] {
+        [host] => {
+            parts.extend(Some(sanitize(&host.name).into_owned()).filter(|name| !name.is_empty()));
+            parts.push(host.context.clock.time_of_day(host.snapshot.at));
+        }
+        hosts => parts.push(format!("{} hosts", hosts.len())),
+    }
+    parts.push(sanitize(&state.source).into_owned());
+    let processes: usize = shown.views.iter().map(|view| view.processes.len()).sum();
+    parts.push(match processes {
+        1 => "1 process".to_owned(),
+        n => format!("{n} processes"),
+    });
+    let text = format!("vramscope  {}", parts.join("  "));
+    canvas.put(area.x, area.y, area.width, &text, Tone::Title);
+    let mut marks = Vec::new();
+    if let Some(replay) = shown.frame.replay {
+        let end = if replay.has_ended { " end" } else { "" };
+        let speed = if replay.has_ended { String::new() } else { format!(" {}x", replay.speed) };
+        marks.push(format!("{}{speed}{end}", format_age(replay.elapsed)));
+    }
+    if state.back > 0 {
+        marks.push(format!("REWOUND {}", behind(canvas)));
+    } else if state.is_paused {
+        marks.push("PAUSED".to_owned());
+    }
+    if state.baseline.is_some() {
+        marks.push("BASELINE".to_owned());
+    }
+    let inexact = shown.views.iter().any(|view| view.notes.iter().any(|note| note.is_inexact()));
+    if inexact {
+        marks.push("not exact".to_owned());
+    }
+    let tone = if state.back > 0 || state.is_paused { Tone::Warning } else { Tone::Dim };
+    canvas.put_right(area, area.y, &format!(" {}", marks.join(" ")), tone);
+}
+
+/// Returns how long ago the shown frame was.
+fn behind(canvas: &Canvas<'_>) -> String {
+    let time = |back: usize| {
+        let (_, frame) = canvas.state.history.get(back)?;
+        frame.hosts.first().map(|host| host.snapshot.at)
+    };
+    let newest = time(0).zip(time(canvas.state.back));
+    newest.map_or_else(String::new, |(now, then)| format_age(now - then))
+}
+
+/// Draws the GPUs of all hosts; returns the line after them.
+fn gpu_lines(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect, height: u16) -> u16 {
+    let all: Vec<_> = shown
+        .views
+        .iter()
+        .enumerate()
+        .flat_map(|(host, view)| view.gpus.iter().map(move |gpu| (host, gpu)))
+        .collect();
+    let room = (height / 4).max(1);
+    let count = u16::try_from(all.len()).unwrap_or(1000).min(1000);
+    let per_gpu = if count * 2 <= room && height >= ROOMY { 2 } else { 1 };
+    let mut y = area.y;
+    for (index, (host, gpu)) in all.iter().enumerate() {
+        if y + per_gpu > area.y + room && index + 1 < all.len() {
+            let rest = all.len() - index;
+            canvas.put(0, y, area.width, &format!("… {rest} more GPUs"), Tone::Dim);
+            return y + 1;
+        }
+        gpu_line(canvas, shown, (*host, gpu), Rect { y, ..area });
+        y += 1;
+        if per_gpu > 1 {
+            usage_line(canvas, shown, (*host, gpu), Rect { y, ..area });
+            y += 1;
+        }
+    }
+    y
+}
+
+fn texts(shown: &Shown<'_>, host: usize, gpu: &GpuRow<'_>) -> Option<GpuTexts> {
+    let view = shown.views.get(host)?;
+    let clock = &shown.frame.hosts.get(host)?.context.clock;
+    Some(gpus::texts(gpu, view, clock))
+}
+
+fn gpu_line(
+    canvas: &mut Canvas<'_>,
+    shown: &Shown<'_>,
+    (host, gpu): (usize, &GpuRow<'_>),
+    area: Rect,
+) {
+    let Some(texts) = texts(shown, host, gpu) else { return };
+    let prefix = match shown.views.len() {
+        0 | 1 => String::new(),
+        _ => {
+            let name = shown.frame.hosts.get(host).map(|host| sanitize(&host.name).into_owned());
+            format!("{} ", name.unwrap_or_default())
+        }
+    };
+    let left = format!("{prefix}{}  {}  ", texts.name, texts.used);
+    let alarm = !texts.full.is_empty();
+    let mut right = texts.growth.clone();
+    if alarm {
+        right = format!("{right}  {}", texts.full);
+    }
+    let length = |text: &str| u16::try_from(text.chars().count()).unwrap_or(1000).min(1000);
+    // What is urgent stays where the width does not suffice.
+    let left = match area.width.checked_sub(length(&right) + length(&left)) {
+        None if alarm => {
+            right.clone_from(&texts.full);
+            format!("{}  ", texts.name)
+        }
+        _ => left,
+    };
+    let x = canvas.put(area.x, area.y, area.width, &left, Tone::Strong);
+    let room = area.right().saturating_sub(x).saturating_sub(length(&right) + 3);
+    let bar = room.min(BAR_WIDTH.1);
+    if let Some(share) = texts.share.filter(|_| bar >= BAR_WIDTH.0) {
+        let filled = (f64::from(bar) * share).round() as u16;
+        let filled = filled.clamp(u16::from(share > 0.0), bar);
+        let tone = if alarm || share > 0.9 { Tone::Alarm } else { Tone::Good };
+        let x = canvas.put(x, area.y, 1, "[", Tone::Dim);
+        let x = canvas.put(x, area.y, filled, &"█".repeat(usize::from(filled)), tone);
+        let rest = bar - filled;
+        let x = canvas.put(x, area.y, rest, &"·".repeat(usize::from(rest)), Tone::Dim);
+        canvas.put(x, area.y, 1, "]", Tone::Dim);
+    }
+    canvas.put_right(area, area.y, &right, if alarm { Tone::Alarm } else { Tone::Plain });
+}
+
+fn usage_line(
+    canvas: &mut Canvas<'_>,
+    shown: &Shown<'_>,
+    (host, gpu): (usize, &GpuRow<'_>),
+    area: Rect,
+) {
+    let Some(texts) = texts(shown, host, gpu) else { return };
+    let usage = shown.history.usage(host);
+    let values = usage.map(|usage| usage.gpu(gpu.gpu, shown.number)).unwrap_or_default();
+    let width = usize::from(area.width / 3);
+    let x = canvas.put(2, area.y, area.width / 3, &sparkline(&values, width), Tone::Chart);
+    canvas.put(x + 2, area.y, area.right().saturating_sub(x + 2), &texts.parts, Tone::Dim);
+}
+
+/// Draws the verdict on each host; returns the line after them.
+fn verdicts(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) -> u16 {
+    let mut y = area.y;
+    let is_one = shown.views.len() == 1;
+    for (view, host) in shown.views.iter().zip(&shown.frame.hosts) {
+        let (text, alarm) = verdict_line(view, &host.context.clock);
+        // Without probes, no leak can be found.
+        let says_nothing = host.missing.is_some() || !is_one;
+        if view.processes.is_empty() || (says_nothing && !alarm) {
+            continue;
+        }
+        // The line of the GPU has the time.
+        let is_long = text.chars().count() > usize::from(area.width);
+        let state = text.rsplit_once("; ").map(|(_, state)| state.to_owned());
+        let text = state.filter(|_| is_long).unwrap_or(text);
+        let text = if is_one { text } else { format!("{}: {text}", sanitize(&host.name)) };
+        canvas.put(0, y, area.width, &text, if alarm { Tone::Alarm } else { Tone::Plain });
+        y += 1;
+        if y >= area.y + 3 {
+            break;
+        }
+    }
+    y
+}
+
+fn tabs(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect, areas: &mut ClickAreas) -> u16 {
+    let leaks: usize = shown.views.iter().map(|view| view.leaks.len()).sum();
+    let incidents = super::lists::all_incidents(shown).len();
+    let mut x = 0;
+    for (index, tab) in Tab::ALL.iter().enumerate() {
+        let number = match tab {
+            Tab::Suspects if leaks > 0 => format!(" ({leaks})"),
+            Tab::Incidents if incidents > 0 => format!(" ({incidents})"),
+            _ => String::new(),
+        };
+        let name = if area.width >= WIDE { tab.name() } else { &tab.name()[..3] };
+        let text = format!(" {} {name}{number} ", index + 1);
+        let tone = if *tab == canvas.state.tab() { Tone::Selected } else { Tone::Dim };
+        let end = canvas.put(x, area.y, area.width.saturating_sub(x), &text, tone);
+        areas.tabs.push((x, end, *tab));
+        x = end;
+    }
+    areas.tabs_line = Some(area.y);
+    area.y + 1
+}
+
+/// Draws where the page is; returns the line after it.
+fn breadcrumb(canvas: &mut Canvas<'_>, shown: &Shown<'_>, page: Page, area: Rect) -> u16 {
+    let (host, key, place) = match page {
+        Page::Sites { host, key } => (host, key, " › sites"),
+        Page::Stack { host, key, .. } => (host, key, " › sites › call stack"),
+        Page::Allocations { host, key, .. } => (host, key, " › sites › call stack › allocations"),
+        Page::Leak { .. } | Page::Tab(_) => {
+            canvas.put(0, area.y, area.width, "suspects › evidence", Tone::Title);
+            return area.y + 1;
+        }
+    };
+    let Some(process) = shown.frame.hosts.get(host).and_then(|host| host.process(key)) else {
+        let gone = format!("process {} has exited; Esc goes back", key.pid);
+        canvas.put(0, area.y, area.width, &gone, Tone::Warning);
+        return area.y + 1;
+    };
+    let rows = shown.views.get(host).into_iter().flat_map(|view| &view.processes);
+    let row = rows.into_iter().find(|row| row.process.key == key);
+    let (user, program) = row.map_or(("", &*process.name), |row| (&*row.user, row.program));
+    let text = format!("{} {} {}{place}", key.pid, sanitize(user), sanitize(program));
+    canvas.put(0, area.y, area.width, &text, Tone::Title);
+    canvas.put(0, area.y + 1, area.width, &composition(process), Tone::Dim);
+    area.y + 2
+}
+
+/// Draws the last line: the filter, a message, or keys.
+pub(super) fn footer(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) {
+    let state = canvas.state;
+    if state.is_typing {
+        let text = format!("/{}_  Enter keeps, Esc clears", sanitize(&state.filter));
+        canvas.put(0, area.y, area.width, &text, Tone::Strong);
+        return;
+    }
+    if let Some(message) = &state.message {
+        canvas.put(0, area.y, area.width, &sanitize(message), Tone::Strong);
+        return;
+    }
+    let mut keys = String::new();
+    if !state.filter.is_empty() {
+        keys = format!("/{}  ", sanitize(&state.filter));
+    }
+    if state.only_leaks {
+        keys += "only leaks  ";
+    }
+    keys += match state.page() {
+        Page::Tab(Tab::Processes) => {
+            "Enter sites  s sort  / find  l leaks  u c g p group  b baseline  Space freeze  [ ] rewind"
+        }
+        Page::Tab(Tab::Suspects) => {
+            "Enter evidence  Tab next list  / find  Space freeze  [ ] rewind"
+        }
+        Page::Tab(_) => "Enter sites  Tab next list  / find  Space freeze  [ ] rewind",
+        Page::Sites { .. } => "Enter call stack  Esc back  b baseline",
+        Page::Stack { .. } => "Enter allocations  e all frames  Esc back",
+        Page::Allocations { .. } => "Esc back",
+        Page::Leak { .. } => "e all frames  Esc back",
+    };
+    let x = canvas.put(0, area.y, area.width.saturating_sub(8), &keys, Tone::Dim);
+    canvas.put_right(area, area.y, "? help", Tone::Dim);
+    // A note where there is room for it.
+    let note =
+        shown.views.iter().zip(&shown.frame.hosts).find_map(|(view, host)| {
+            Some(note_text(view.notes.first()?, Some(&host.context.clock)))
+        });
+    let room = area.width.saturating_sub(x + 12);
+    if let Some(note) = note.filter(|_| room > 30) {
+        canvas.put(x + 3, area.y, room, &sanitize(&note), Tone::Dim);
+    }
+}

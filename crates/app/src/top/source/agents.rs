@@ -1,0 +1,243 @@
+//! One or several running agents, over their HTTP API.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use formats::import::agent::{AgentState, incidents, sites, snapshot};
+use formats::report::tables::incidents::Incident;
+
+use super::{Details, RequestCell, Source};
+use crate::io::output;
+use crate::top::frame::{HostFrame, TopFrame};
+
+/// Maximum size of an answer.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// Maximum number of clients that are kept.
+const MAX_CLIENTS: usize = 8;
+
+/// Time between two looks at the incidents of an agent.
+const INCIDENTS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Longest wait for the first answer, and for an answer after the reader has opened a process.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+
+/// Time between two looks at what has arrived.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Latest state of an agent.
+#[derive(Default)]
+struct Slot {
+    host: Option<HostFrame>,
+    /// Details that the state contains.
+    details: Details,
+    /// Number of answers.
+    answers: u64,
+    failure: Option<String>,
+}
+
+/// Agents, each with its own thread: a slow one does not delay the others.
+pub(crate) struct AgentsSource {
+    agents: Vec<(String, Arc<Mutex<Slot>>)>,
+    clients: Vec<AgentClient>,
+    next: Instant,
+    has_started: bool,
+}
+
+impl AgentsSource {
+    /// Connects to all agents; fails if one does not answer.
+    pub(crate) fn connect(urls: &[String], token_file: Option<&Path>) -> Result<Self> {
+        let mut agents = Vec::new();
+        let mut clients = Vec::new();
+        for (index, url) in urls.iter().enumerate() {
+            let mut client = AgentClient::new(url, token_file, index);
+            let host = client.fetch(Details::Nothing)?;
+            let slot = Slot { host: Some(host), answers: 1, ..Slot::default() };
+            agents.push((client.name.clone(), Arc::new(Mutex::new(slot))));
+            clients.push(client);
+        }
+        if agents.is_empty() {
+            bail!("no agent; --agent URL names one");
+        }
+        Ok(Self { agents, clients, next: Instant::now(), has_started: false })
+    }
+
+    /// Starts the threads.
+    fn start(&mut self, requests: &RequestCell) -> Result<()> {
+        self.has_started = true;
+        for client in self.clients.drain(..) {
+            let slot = self.agents.get(client.index).map(|(_, slot)| Arc::clone(slot));
+            let (slot, requests) =
+                (slot.context("internal error: lost an agent")?, requests.clone());
+            let run = move || client.run(&slot, &requests);
+            std::thread::Builder::new().name("top-agent".into()).spawn(run)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the details that are requested have arrived.
+    fn has_details(&self, requests: &RequestCell) -> bool {
+        let wanted = requests.get().details;
+        let Details::Process(index, _) = wanted else { return true };
+        let slot = self.agents.get(index).map(|(_, slot)| lock(slot).details == wanted);
+        slot.unwrap_or(true)
+    }
+}
+
+fn lock(slot: &Mutex<Slot>) -> std::sync::MutexGuard<'_, Slot> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Source for AgentsSource {
+    fn name(&self) -> String {
+        match &self.agents[..] {
+            [(name, _)] => format!("agent {name}"),
+            agents => format!("{} agents", agents.len()),
+        }
+    }
+
+    fn next(&mut self, requests: &RequestCell) -> Result<Option<TopFrame>> {
+        if !self.has_started {
+            self.start(requests)?;
+        }
+        let known = requests.get();
+        let had_details = self.has_details(requests);
+        let latest = Instant::now() + MAX_WAIT;
+        while !requests.is_stopped() {
+            let now = Instant::now();
+            // Details are shown as soon as they are there.
+            let is_due = now >= self.next || (!had_details && self.has_details(requests));
+            if is_due || now >= latest || requests.get().details != known.details {
+                break;
+            }
+            std::thread::sleep(POLL_INTERVAL.min(self.next.saturating_duration_since(now)));
+        }
+        self.next = (self.next + requests.get().interval).max(Instant::now());
+        let mut hosts = Vec::new();
+        for (name, slot) in &self.agents {
+            let slot = lock(slot);
+            let Some(mut host) = slot.host.clone() else { continue };
+            if let Some(failure) = &slot.failure {
+                host.missing =
+                    Some(format!("{name}: {failure}; values are those of its last answer"));
+            }
+            hosts.push(host);
+        }
+        Ok(Some(TopFrame { hosts, replay: None }))
+    }
+}
+
+/// A client of one agent.
+struct AgentClient {
+    base: String,
+    name: String,
+    index: usize,
+    token_file: Option<PathBuf>,
+    incidents: Vec<Incident>,
+    incidents_at: Option<Instant>,
+    /// Clients by path: each reads certificates once.
+    clients: HashMap<String, agent::HttpClient>,
+}
+
+impl AgentClient {
+    fn new(url: &str, token_file: Option<&Path>, index: usize) -> Self {
+        // A bare address is accepted, as by `serve --listen`.
+        let scheme = if url.contains("://") { "" } else { "http://" };
+        let base = format!("{scheme}{}", url.trim_end_matches('/'));
+        let name = base.split_once("://").map_or(&*base, |(_, name)| name).to_owned();
+        let token_file = token_file.map(Path::to_owned);
+        let (incidents, clients) = (Vec::new(), HashMap::new());
+        Self { base, name, index, token_file, incidents, incidents_at: None, clients }
+    }
+
+    /// Asks the agent until the source is stopped.
+    fn run(mut self, slot: &Mutex<Slot>, requests: &RequestCell) {
+        let mut last = requests.get();
+        let mut next = Instant::now();
+        loop {
+            let request = requests.wait(&last, next);
+            if requests.is_stopped() {
+                return;
+            }
+            // Other changes do not concern agents.
+            if request.details == last.details && Instant::now() < next {
+                last = request;
+                continue;
+            }
+            last = request;
+            next = Instant::now() + request.interval;
+            let answer = self.fetch(request.details);
+            let mut slot = lock(slot);
+            match answer {
+                Ok(host) => {
+                    slot.host = Some(host);
+                    slot.failure = None;
+                    slot.answers += 1;
+                }
+                Err(error) => slot.failure = Some(error.to_string()),
+            }
+            slot.details = request.details;
+        }
+    }
+
+    fn get(&mut self, path: &str) -> Result<Vec<u8>> {
+        if self.clients.len() > MAX_CLIENTS {
+            self.clients.clear();
+        }
+        let client = match self.clients.entry(path.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let url = format!("{}{path}", self.base);
+                new.insert(agent::HttpClient::to_agent(&url, self.token_file.as_deref())?)
+            }
+        };
+        client.get(MAX_ANSWER_BYTES).map_err(|error| match error.status {
+            None => anyhow!(
+                "{}: no response from the agent; is `vramscope serve` running there? ({})",
+                self.base,
+                error.reason
+            ),
+            Some(401 | 403) => anyhow!("{}: authentication required; use --token-file", self.base),
+            Some(_) => anyhow!("{}: {}", self.base, error.reason),
+        })
+    }
+
+    /// Asks for the state of the host, and for the sites of the process that is looked at.
+    fn fetch(&mut self, details: Details) -> Result<HostFrame> {
+        let base = self.base.clone();
+        let unexpected = || format!("{base}: unexpected response; is this a vramscope agent?");
+        let answer = self.get("/api/v1/snapshot")?;
+        let AgentState { mut snapshot, mut context, events } =
+            snapshot(&answer).with_context(unexpected)?;
+        context.clock = output::clock(context.clock);
+        if let Details::Process(host, pid) = details
+            && host == self.index
+        {
+            let answer = self.get(&format!("/api/v1/sites?pid={pid}"))?;
+            let found = sites(&answer).with_context(unexpected)?;
+            let process = snapshot.processes.iter_mut().find(|process| process.key.pid == pid);
+            process.into_iter().for_each(|process| process.sites.clone_from(&found));
+        }
+        let is_due = self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS_INTERVAL);
+        if is_due {
+            // Without a state directory, an agent has no incidents.
+            let answer = self.get("/api/v1/incidents").ok();
+            self.incidents = answer.and_then(|it| incidents(&it).ok()).unwrap_or_default();
+            self.incidents_at = Some(Instant::now());
+        }
+        Ok(HostFrame {
+            name: self.name.clone(),
+            snapshot,
+            context,
+            incidents: self.incidents.clone(),
+            events,
+            parents: BTreeMap::new(),
+            missing: None,
+            is_local: false,
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! A recording, replayed at any speed.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use engine::ledger::Ledger;
+use engine::model::units::{Nanos, Timestamp};
+use formats::WallClock;
+use formats::export::{CaptureSource, GpuLabel, ReportContext};
+use formats::import::SourceFormat;
+use formats::recording::{RecordingReader, RecordingRow};
+
+use super::{Request, RequestCell, Source};
+use crate::commands::replay::known_function;
+use crate::files::input;
+use crate::io::output;
+use crate::io::output_file::shown;
+use crate::top::frame::{HostFrame, ReplayPosition, TopFrame};
+
+/// Longest time that one frame advances the recording at the highest speed, in seconds.
+const MAX_STEP_SECONDS: f64 = 1e9;
+
+/// Time between two frames that are the same.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A recording that is being read.
+pub(crate) struct ReplaySource {
+    reader: RecordingReader<Box<dyn Read + Send>>,
+    name: String,
+    host: String,
+    ledger: Ledger,
+    clock: Option<WallClock>,
+    gpus: Vec<GpuLabel>,
+    source: CaptureSource,
+    /// The first row that is later than what was replayed.
+    pending: Option<RecordingRow>,
+    first: Option<Timestamp>,
+    at: Timestamp,
+    last_step: Option<Instant>,
+    /// Request of the last frame.
+    last_request: Option<Request>,
+    has_ended: bool,
+}
+
+impl ReplaySource {
+    /// Opens a file.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let source = input::detect(path)?;
+        if source != SourceFormat::Recording {
+            bail!("only recordings can be replayed; this is a {} file", source.name());
+        }
+        let file = std::fs::File::open(path)?;
+        let total = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+        let name = path.file_name().map_or_else(|| shown(path), |name| shown(Path::new(name)));
+        Self::new(Box::new(BufReader::new(file)), path, total, name)
+    }
+
+    /// Reads a recording that is part of this program.
+    pub(crate) fn embedded(bytes: &'static [u8], name: &str) -> Result<Self> {
+        Self::new(Box::new(bytes), Path::new(name), Some(bytes.len() as u64), name.to_owned())
+    }
+
+    fn new(
+        input: Box<dyn Read + Send>,
+        path: &Path,
+        total: Option<u64>,
+        name: String,
+    ) -> Result<Self> {
+        Ok(Self {
+            reader: RecordingReader::new(input, path, total, known_function)?,
+            name,
+            host: String::new(),
+            ledger: Ledger::new(),
+            clock: None,
+            gpus: Vec::new(),
+            source: CaptureSource::Probes,
+            pending: None,
+            first: None,
+            at: Timestamp(0),
+            last_step: None,
+            last_request: None,
+            has_ended: false,
+        })
+    }
+
+    /// Replays up to a time.
+    fn advance(&mut self, until: Timestamp) -> Result<()> {
+        while !self.has_ended {
+            let row = match self.pending.take() {
+                Some(row) => row,
+                None => match self.reader.next_row()? {
+                    Some(row) => row,
+                    None => {
+                        self.has_ended = true;
+                        for warning in self.reader.warnings() {
+                            output::warn(&warning.text);
+                        }
+                        return Ok(());
+                    }
+                },
+            };
+            let time = match &row {
+                RecordingRow::Event(event) => Some(event.time),
+                RecordingRow::Tick(time) | RecordingRow::End(time) => Some(*time),
+                _ => None,
+            };
+            if time.is_some_and(|time| time > until) {
+                self.pending = Some(row);
+                self.at = self.at.max(until);
+                return Ok(());
+            }
+            self.apply(row);
+            self.at = self.at.max(time.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, row: RecordingRow) {
+        match row {
+            RecordingRow::Clock(clock) => {
+                self.first.get_or_insert(clock.start());
+                self.at = self.at.max(clock.start());
+                self.clock = Some(output::clock(clock));
+            }
+            RecordingRow::Gpu(gpu) => self.gpus.push(gpu),
+            RecordingRow::Event(event) => self.ledger.apply(&event),
+            RecordingRow::About { key, value } => match &*key {
+                "kernels" if &*value == "yes" => {
+                    self.ledger = std::mem::take(&mut self.ledger).with_activity();
+                }
+                "source" => self.source = CaptureSource::parse(&value).unwrap_or(self.source),
+                "hostname" => self.host = value.to_string(),
+                _ => {}
+            },
+            RecordingRow::Tick(_) | RecordingRow::End(_) | RecordingRow::Unknown => {}
+        }
+    }
+
+    /// Reads the header, and returns the time at which the recording starts.
+    fn start(&mut self) -> Result<Timestamp> {
+        while self.first.is_none() && !self.has_ended {
+            self.advance(Timestamp(0))?;
+            if let Some(row) = self.pending.take() {
+                // The first row with a time begins a recording without a clock.
+                self.first.get_or_insert(match &row {
+                    RecordingRow::Event(event) => event.time,
+                    _ => Timestamp(0),
+                });
+                self.pending = Some(row);
+            }
+        }
+        Ok(self.first.unwrap_or_default())
+    }
+}
+
+impl Source for ReplaySource {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn is_replay(&self) -> bool {
+        true
+    }
+
+    fn next(&mut self, requests: &RequestCell) -> Result<Option<TopFrame>> {
+        let start = self.start()?;
+        // A change since the last frame counts as one.
+        let known = self.last_request.unwrap_or_else(|| requests.get());
+        if let Some(last) = self.last_step {
+            // Nothing changes after the end, or while it is paused.
+            let rest = self.has_ended || known.is_paused;
+            requests.wait(&known, last + if rest { LONG } else { known.interval });
+        }
+        let request = requests.get();
+        let now = Instant::now();
+        let is_first = self.last_step.is_none();
+        let elapsed = self.last_step.map_or(known.interval, |last| now - last).as_secs_f64();
+        self.last_step = Some(now);
+        if !request.is_paused || is_first {
+            let step = (elapsed * known.speed).min(MAX_STEP_SECONDS) * 1e9;
+            self.advance(Timestamp(self.at.max(start).0.saturating_add(step as u64)))?;
+        }
+        self.last_request = Some(request);
+        Ok(Some(self.frame(&request, start)))
+    }
+}
+
+impl ReplaySource {
+    /// Returns the state at the time that was replayed.
+    fn frame(&mut self, request: &Request, start: Timestamp) -> TopFrame {
+        let snapshot = self.ledger.snapshot(self.at, &request.details.snapshot_options(0));
+        let clock = self.clock.clone().unwrap_or_else(|| WallClock::fixed(start, 0));
+        let context = ReportContext {
+            clock,
+            function: |_| "an unknown function",
+            recorded: self.reader.functions().clone(),
+            gpus: self.gpus.clone(),
+            source: Some(self.source),
+        };
+        let host = HostFrame {
+            name: self.host.clone(),
+            snapshot,
+            context,
+            incidents: Vec::new(),
+            events: Vec::new(),
+            parents: BTreeMap::new(),
+            missing: None,
+            is_local: self.host == formats::hostname::name(),
+        };
+        let (speed, has_ended) = (request.speed, self.has_ended);
+        let elapsed = Nanos(self.at.0.saturating_sub(start.0));
+        let replay = Some(ReplayPosition { elapsed, speed, has_ended });
+        TopFrame { hosts: vec![host], replay }
+    }
+
+    /// Replays one more second, whatever time it is.
+    #[cfg(test)]
+    pub(crate) fn step(&mut self, requests: &RequestCell) -> Result<TopFrame> {
+        let start = self.start()?;
+        self.advance(Timestamp(self.at.max(start).0.saturating_add(1_000_000_000)))?;
+        Ok(self.frame(&requests.get(), start))
+    }
+}

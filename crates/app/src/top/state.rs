@@ -1,0 +1,210 @@
+//! What the reader has chosen: screen, selection, order, filter, pause.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::model::ids::ProcessKey;
+use engine::model::stack::SiteName;
+use engine::view::{GroupBy, ProcessOrder};
+use formats::report::tables::processes::ProcessColumn;
+
+use super::frame::{FrameHistory, TopFrame};
+use super::listing::{Cursor, Target};
+use super::source::Details;
+use super::theme::Theme;
+
+/// A list over all processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tab {
+    Processes,
+    Suspects,
+    Tensors,
+    Objects,
+    Kernels,
+    Incidents,
+}
+
+impl Tab {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Processes,
+        Self::Suspects,
+        Self::Tensors,
+        Self::Objects,
+        Self::Kernels,
+        Self::Incidents,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Processes => "Processes",
+            Self::Suspects => "Suspects",
+            Self::Tensors => "Tensors",
+            Self::Objects => "Objects",
+            Self::Kernels => "Kernels",
+            Self::Incidents => "Incidents",
+        }
+    }
+}
+
+/// What fills the screen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Page {
+    /// A list over all processes.
+    Tab(Tab),
+    /// Sites of a process.
+    Sites { host: usize, key: ProcessKey },
+    /// Call stack and evidence of a site.
+    Stack { host: usize, key: ProcessKey, site: SiteName },
+    /// Allocations of a site.
+    Allocations { host: usize, key: ProcessKey, site: SiteName },
+    /// A leak with its evidence.
+    Leak { host: usize, id: u64 },
+}
+
+/// Something in front of the page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overlay {
+    Help,
+    Columns,
+}
+
+/// Areas of the last drawing that react to the mouse.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClickAreas {
+    /// Line of the titles, and for each column its start, end and number.
+    pub(crate) titles: Option<u16>,
+    pub(crate) columns: Vec<(u16, u16, usize)>,
+    /// First line of the rows, number of visible rows.
+    pub(crate) rows: (u16, u16),
+    /// Line of the tabs, and start and end of each.
+    pub(crate) tabs_line: Option<u16>,
+    pub(crate) tabs: Vec<(u16, u16, Tab)>,
+}
+
+/// State of the view.
+pub(crate) struct State {
+    pub(crate) pages: Vec<(Page, Cursor)>,
+    pub(crate) overlay: Option<(Overlay, Cursor)>,
+    pub(crate) order: ProcessOrder,
+    pub(crate) is_reversed: bool,
+    pub(crate) filter: String,
+    /// The filter is being typed.
+    pub(crate) is_typing: bool,
+    pub(crate) only_leaks: bool,
+    pub(crate) group_by: GroupBy,
+    pub(crate) collapsed: HashSet<String>,
+    pub(crate) columns: Vec<ProcessColumn>,
+    /// Frames of libraries are shown.
+    pub(crate) unfolded: bool,
+    pub(crate) theme: Theme,
+    pub(crate) is_ascii: bool,
+    pub(crate) interval: Duration,
+    pub(crate) speed: f64,
+    pub(crate) is_paused: bool,
+    /// Number of frames before the newest one.
+    pub(crate) back: usize,
+    /// State that later ones are compared with.
+    pub(crate) baseline: Option<Arc<TopFrame>>,
+    pub(crate) history: FrameHistory,
+    pub(crate) message: Option<String>,
+    pub(crate) source: String,
+    pub(crate) is_replay: bool,
+    /// Row that was selected when the screen was last drawn.
+    pub(crate) selected: Target,
+    pub(crate) areas: ClickAreas,
+    /// Height of the table or text when it was last drawn.
+    pub(crate) page_height: usize,
+    pub(crate) quit: bool,
+}
+
+impl State {
+    pub(crate) fn new(theme: Theme, is_ascii: bool, interval: Duration, speed: f64) -> Self {
+        Self {
+            pages: vec![(Page::Tab(Tab::Processes), Cursor::default())],
+            overlay: None,
+            order: ProcessOrder::default(),
+            is_reversed: false,
+            filter: String::new(),
+            is_typing: false,
+            only_leaks: false,
+            group_by: GroupBy::default(),
+            collapsed: HashSet::new(),
+            columns: ProcessColumn::DEFAULT.to_vec(),
+            unfolded: false,
+            theme,
+            is_ascii,
+            interval,
+            speed,
+            is_paused: false,
+            back: 0,
+            baseline: None,
+            history: FrameHistory::default(),
+            message: None,
+            source: String::new(),
+            is_replay: false,
+            selected: Target::Nothing,
+            areas: ClickAreas::default(),
+            page_height: 1,
+            quit: false,
+        }
+    }
+
+    /// Returns the page in front.
+    pub(crate) fn page(&self) -> Page {
+        self.pages.last().map_or(Page::Tab(Tab::Processes), |(page, _)| *page)
+    }
+
+    /// Returns the tab that the page belongs to.
+    pub(crate) fn tab(&self) -> Tab {
+        match self.pages.first() {
+            Some((Page::Tab(tab), _)) => *tab,
+            _ => Tab::Processes,
+        }
+    }
+
+    /// Shows a list over all processes.
+    pub(crate) fn show_tab(&mut self, tab: Tab) {
+        self.pages = vec![(Page::Tab(tab), Cursor::default())];
+    }
+
+    /// Opens a page on top of the current one.
+    pub(crate) fn open(&mut self, page: Page) {
+        self.pages.push((page, Cursor::default()));
+    }
+
+    /// Returns the cursor of what is in front.
+    pub(crate) fn cursor(&mut self) -> Option<&mut Cursor> {
+        match &mut self.overlay {
+            Some((_, cursor)) => Some(cursor),
+            None => self.pages.last_mut().map(|(_, cursor)| cursor),
+        }
+    }
+
+    /// Returns the details that the page needs.
+    pub(crate) fn details(&self) -> Details {
+        match self.page() {
+            Page::Tab(_) | Page::Leak { .. } => Details::Nothing,
+            Page::Sites { host, key }
+            | Page::Stack { host, key, .. }
+            | Page::Allocations { host, key, .. } => Details::Process(host, key.pid),
+        }
+    }
+
+    /// Adds a frame. What is shown stays while the screen is frozen.
+    pub(crate) fn push(&mut self, frame: TopFrame) {
+        let before = self.history.len();
+        self.history.push(Arc::new(frame));
+        if self.is_paused || self.back > 0 {
+            let added = self.history.len().saturating_sub(before);
+            self.back = (self.back + added).min(self.history.len().saturating_sub(1));
+        }
+    }
+
+    /// Rewinds (or goes forward, if negative) by a number of frames.
+    pub(crate) fn rewind(&mut self, by: isize) {
+        let last = self.history.len().saturating_sub(1);
+        self.back = self.back.saturating_add_signed(by).min(last);
+        self.is_paused = self.back > 0;
+    }
+}

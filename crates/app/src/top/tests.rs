@@ -1,0 +1,352 @@
+//! Screens of a recording from a GPU, with the keys that lead to them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use engine::model::ids::{Pid, ProcessKey};
+use engine::model::program::ProcessIdentity;
+use engine::snapshot::{ProcessView, Snapshot};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, MouseButton, MouseEventKind};
+use ratatui::style::Color;
+
+use super::draw::draw;
+use super::frame::{HostFrame, TopFrame};
+use super::keys::handle;
+use super::once::lines;
+use super::source::RequestCell;
+use super::source::replay::ReplaySource;
+use super::source_lines::SourceLines;
+use super::state::{Page, State, Tab};
+use super::theme::Theme;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// A view of a recording, replayed second by second.
+struct Session {
+    state: State,
+    source: ReplaySource,
+    requests: RequestCell,
+    terminal: Terminal<TestBackend>,
+}
+
+impl Session {
+    fn new(file: &str, width: u16, height: u16) -> Self {
+        let mut state = State::new(Theme::Dark, false, Duration::from_secs(1), 1.0);
+        (state.source, state.is_replay) = ("test".to_owned(), true);
+        Self {
+            state,
+            source: ReplaySource::open(&fixture(file)).unwrap(),
+            requests: RequestCell::new(Duration::from_secs(1), 1.0),
+            terminal: Terminal::new(TestBackend::new(width, height)).unwrap(),
+        }
+    }
+
+    /// Replays a number of seconds.
+    fn advance(&mut self, seconds: usize) {
+        for _ in 0..seconds {
+            let details = self.state.details();
+            self.requests.update(|request| request.details = details);
+            let frame = self.source.step(&self.requests).unwrap();
+            self.state.push(frame);
+        }
+    }
+
+    fn draw(&mut self) -> Vec<String> {
+        let sources = SourceLines::default();
+        let Self { state, terminal, .. } = self;
+        terminal.draw(|frame| draw(frame.buffer_mut(), state, &sources)).unwrap();
+        lines(self.terminal.backend().buffer())
+    }
+
+    /// Presses keys, drawing after each as the view does.
+    fn press(&mut self, keys: &[KeyCode]) {
+        self.draw();
+        for key in keys {
+            handle(&mut self.state, &Event::Key(KeyEvent::from(*key)));
+            self.draw();
+        }
+    }
+
+    fn chars(&mut self, keys: &str) {
+        let keys: Vec<KeyCode> = keys.chars().map(KeyCode::Char).collect();
+        self.press(&keys);
+    }
+
+    fn click(&mut self, x: u16, y: u16) {
+        let event = ratatui::crossterm::event::MouseEvent {
+            kind: MouseEventKind::Down(MouseButton::Left),
+            column: x,
+            row: y,
+            modifiers: ratatui::crossterm::event::KeyModifiers::NONE,
+        };
+        handle(&mut self.state, &Event::Mouse(event));
+        self.draw();
+    }
+
+    /// Compares the screen with a stored one.
+    fn assert_screen(&mut self, name: &str) {
+        // The directory of the user who recorded the file, replaced by one of the same length.
+        let text = self.draw().join("\n").replace(concat!("/", "root/"), "/data/") + "\n";
+        let file = fixture(&format!("top/{name}.txt"));
+        if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let stored = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text, stored, "{name}: run with VRAMSCOPE_UPDATE=1 if this is intended");
+    }
+
+    fn assert_shows(&mut self, text: &str) {
+        let screen = self.draw().join("\n");
+        assert!(screen.contains(text), "{text:?} is not on the screen:\n{screen}");
+    }
+}
+
+const PYTORCH: &str = "h200-leaks/pytorch.arrows";
+
+/// The recording at its end, where its leaks are known.
+fn at_the_end(width: u16, height: u16) -> Session {
+    let mut session = Session::new(PYTORCH, width, height);
+    session.advance(43);
+    session
+}
+
+#[test]
+fn screens_match_at_three_sizes() {
+    for (width, height) in [(40, 12), (80, 24), (200, 60)] {
+        at_the_end(width, height).assert_screen(&format!("processes-{width}x{height}"));
+    }
+}
+
+#[test]
+fn drill_down_matches_from_process_to_allocations() {
+    let mut session = at_the_end(80, 24);
+    session.press(&[KeyCode::Enter]);
+    session.advance(1);
+    session.assert_screen("sites-80x24");
+    session.press(&[KeyCode::Enter]);
+    session.assert_screen("stack-80x24");
+    session.chars("e");
+    session.assert_shows("libc10_cuda.so");
+    session.press(&[KeyCode::Enter]);
+    assert!(matches!(session.state.page(), Page::Allocations { .. }));
+    session.press(&[KeyCode::Esc, KeyCode::Esc, KeyCode::Esc]);
+    assert_eq!(session.state.page(), Page::Tab(Tab::Processes));
+}
+
+#[test]
+fn tabs_match() {
+    let mut session = at_the_end(80, 24);
+    for (key, name) in [("2", "suspects"), ("3", "tensors"), ("4", "objects"), ("6", "incidents")] {
+        session.chars(key);
+        session.assert_screen(&format!("{name}-80x24"));
+    }
+    session.chars("5");
+    session.assert_shows("--kernels");
+    session.chars("2");
+    session.press(&[KeyCode::Enter]);
+    session.assert_shows("call stack, innermost first");
+}
+
+#[test]
+fn help_and_columns_are_shown_on_small_screens() {
+    let mut session = at_the_end(40, 12);
+    session.chars("?");
+    session.assert_shows("into: sites, call stack");
+    session.press(&[KeyCode::Esc]);
+    session.chars("o");
+    session.press(&[KeyCode::Down, KeyCode::Down, KeyCode::Char(' '), KeyCode::Esc]);
+    let has_user = session.draw().iter().any(|line| line.contains("USER"));
+    assert!(!has_user);
+}
+
+#[test]
+fn processes_are_filtered_sorted_and_grouped() {
+    let mut session = at_the_end(120, 30);
+    session.chars("/oom");
+    session.press(&[KeyCode::Enter]);
+    session.assert_shows("oom.py");
+    assert!(!session.draw().join("\n").contains("torch_graphs.py"));
+    session.press(&[KeyCode::Esc]);
+    session.chars("l");
+    assert!(!session.draw().join("\n").contains("oom.py"));
+    session.chars("lu");
+    session.assert_shows("2 of 5 leak");
+    // Enter folds the group.
+    session.press(&[KeyCode::Home, KeyCode::Enter]);
+    assert!(!session.draw().join("\n").contains("oom.py"));
+    session.chars("us");
+    session.assert_shows("sorted by used");
+    let used_first = session.draw().iter().find(|line| line.contains(".py")).cloned().unwrap();
+    session.chars("I");
+    let used_last = session.draw().iter().find(|line| line.contains(".py")).cloned().unwrap();
+    assert_ne!(used_first, used_last);
+}
+
+/// Lines after the first, without charts: that of a process ends with the process.
+fn without_charts(screen: &[String]) -> Vec<String> {
+    let is_chart = |c: char| ('\u{2581}'..='\u{2588}').contains(&c);
+    let words = |line: &String| {
+        let plain: String = line.chars().filter(|c| !is_chart(*c)).collect();
+        plain.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    screen[1..].iter().map(words).collect()
+}
+
+#[test]
+fn frozen_and_rewound_screens_do_not_change() {
+    let mut session = Session::new(PYTORCH, 100, 24);
+    session.advance(20);
+    session.chars(" ");
+    let frozen = session.draw();
+    session.advance(5);
+    assert_eq!(without_charts(&session.draw()), without_charts(&frozen));
+    session.chars("[[[");
+    session.assert_shows("REWOUND");
+    let rewound = session.draw();
+    session.advance(5);
+    assert_eq!(without_charts(&session.draw()), without_charts(&rewound));
+    session.press(&[KeyCode::End]);
+    assert!(!session.draw()[0].contains("REWOUND"));
+    assert_ne!(session.draw()[1..], frozen[1..]);
+}
+
+#[test]
+fn baseline_shows_what_was_added() {
+    let mut session = Session::new(PYTORCH, 120, 24);
+    session.advance(20);
+    session.chars("b");
+    session.assert_shows("ADDED");
+    session.advance(20);
+    session.assert_shows("BASELINE");
+    let row = session.draw().into_iter().find(|line| line.contains("torch_graphs.py")).unwrap();
+    assert!(row.contains(" +"), "{row}");
+    session.chars("b");
+    assert!(!session.draw().join("\n").contains("ADDED"));
+}
+
+#[test]
+fn clicks_select_open_sort_and_switch() {
+    let mut session = at_the_end(120, 30);
+    let screen = session.draw();
+    let titles = screen.iter().position(|line| line.contains("PROGRAM")).unwrap();
+    let used = screen[titles].find("USED").unwrap();
+    session.click(u16::try_from(used).unwrap(), u16::try_from(titles).unwrap());
+    assert_eq!(session.state.order.name(), "used");
+    let row = u16::try_from(titles + 2).unwrap();
+    session.click(3, row);
+    assert_eq!(session.state.page(), Page::Tab(Tab::Processes));
+    session.click(3, row);
+    assert!(matches!(session.state.page(), Page::Sites { .. }));
+    session.press(&[KeyCode::Esc]);
+    let tabs = session.draw().iter().position(|line| line.contains("Suspects")).unwrap();
+    let x = session.draw()[tabs].find("Suspects").unwrap();
+    session.click(u16::try_from(x).unwrap(), u16::try_from(tabs).unwrap());
+    assert_eq!(session.state.tab(), Tab::Suspects);
+}
+
+#[test]
+fn every_size_and_page_can_be_drawn() {
+    let mut session = at_the_end(80, 24);
+    for keys in ["1", "2", "3", "4", "5", "6", "1u", "g", "p", "?"] {
+        session.chars(keys);
+        for width in [1, 2, 7, 19, 20, 21, 33, 40, 61, 80, 133, 300] {
+            for height in [1, 2, 4, 5, 6, 9, 12, 17, 18, 25, 60, 100] {
+                session.terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+                session.draw();
+            }
+        }
+    }
+}
+
+#[test]
+fn ascii_mono_has_neither_colors_nor_other_characters() {
+    let mut session = at_the_end(80, 24);
+    (session.state.is_ascii, session.state.theme) = (true, Theme::Mono);
+    for tab in ["1", "2", "3", "6"] {
+        session.chars(tab);
+        for cell in &session.terminal.backend().buffer().content {
+            assert!(cell.symbol().is_ascii(), "{:?}", cell.symbol());
+            assert_eq!((cell.fg, cell.bg), (Color::Reset, Color::Reset));
+        }
+    }
+}
+
+#[test]
+fn hostile_names_do_not_reach_the_terminal() {
+    let hostile = "a\x1b[2J\x1b]0;t\x07\rb\n\u{9b}31m\u{202e}";
+    let (program, user) = (Some(hostile.into()), Some(hostile.into()));
+    let identity = ProcessIdentity { program, user, ..ProcessIdentity::default() };
+    let key = ProcessKey { pid: Pid(7), start: 1 };
+    let process = ProcessView { key, name: hostile.into(), identity, ..ProcessView::default() };
+    let mut session = Session::new(PYTORCH, 120, 24);
+    session.advance(1);
+    let mut frame = TopFrame::clone(session.state.history.get(0).unwrap().1);
+    let host: &mut HostFrame = &mut frame.hosts[0];
+    host.name = hostile.to_owned();
+    host.snapshot = Snapshot { processes: vec![process], ..host.snapshot.clone() };
+    host.snapshot.at.0 += 1;
+    host.missing = Some(hostile.to_owned());
+    session.state.source = hostile.to_owned();
+    session.state.push(frame);
+    for keys in ["1", "u", "/\u{9b}"] {
+        session.chars(keys);
+        let text = session.draw().concat();
+        assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
+    }
+    session.press(&[KeyCode::Esc, KeyCode::Char('u'), KeyCode::Enter]);
+    assert!(!session.draw().concat().contains('\x1b'));
+}
+
+/// Text of a view: verdict, processes, leaks with their evidence.
+fn view_text(host: &HostFrame) -> String {
+    use formats::report::live::text::TextStyle;
+    use formats::report::tables::processes::{ProcessCells, ProcessColumn, cell};
+    host.with_view(|view| {
+        let mut text = formats::report::view::verdict_line(view, &host.context.clock).0 + "\n";
+        for row in &view.processes {
+            let of = ProcessCells { view, host: "", history: &[], baseline: None };
+            let columns = ProcessColumn::ALL.iter().filter(|one| **one != ProcessColumn::Age);
+            let cells: Vec<_> = columns.map(|column| cell(*column, row, &of)).collect();
+            text += &(cells.join("|") + "\n");
+        }
+        let mut leaks = Vec::new();
+        for number in 1..=view.leaks.len() {
+            let style = TextStyle { stack_depth: 0, ..TextStyle::default() };
+            formats::report::view::write_leak(&mut leaks, view, number, style).unwrap();
+        }
+        text + &String::from_utf8(leaks).unwrap()
+    })
+}
+
+#[test]
+fn answers_of_an_agent_give_the_same_view() {
+    let mut session = at_the_end(80, 24);
+    session.press(&[KeyCode::Enter]);
+    session.advance(1);
+    let host = session.state.history.get(0).unwrap().1.hosts[0].clone();
+    let report = formats::report::live::json::ReportJson::new(&host.snapshot, &host.context);
+    let mut answer = serde_json::to_value(report).unwrap();
+    answer["api"] = "v1".into();
+    let read = formats::import::agent::snapshot(answer.to_string().as_bytes()).unwrap();
+    let mut context = read.context;
+    context.clock = context.clock.in_utc();
+    let again = HostFrame { snapshot: read.snapshot, context, ..host.clone() };
+    let text = view_text(&host);
+    assert!(text.contains("leak, ") && text.contains("evidence"), "{text}");
+    assert_eq!(view_text(&again), text);
+    let torch = |host: &HostFrame| {
+        let all = host.snapshot.processes.iter().filter_map(|process| process.torch.clone());
+        all.flat_map(|torch| torch.devices)
+            .map(|it| (it.allocated, it.reserved))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(torch(&again), torch(&host));
+    // Another program's answer is refused.
+    assert!(formats::import::agent::snapshot(b"{\"status\": \"success\"}").is_err());
+    answer.as_object_mut().unwrap().remove("api");
+    assert!(formats::import::agent::snapshot(answer.to_string().as_bytes()).is_err());
+}

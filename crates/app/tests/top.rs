@@ -1,0 +1,266 @@
+//! `vramscope top` on a real pseudo-terminal: keys, sizes, signals, and all of its sources.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::agent::Agent;
+use crate::harness::files::{fixture, root, run, stderr, stdout, tool};
+use crate::harness::{TestEnv, VRAMSCOPE, until};
+
+/// Keys.
+const ENTER: &str = "\r";
+const ESCAPE: &str = "\x1b";
+const DOWN: &str = "\x1b[B";
+
+/// Runs `vramscope ARGUMENTS` on a terminal, and returns what the session saw.
+fn session(command: &mut Command, size: (u32, u32), steps: &Value, arguments: &[&str]) -> Value {
+    let script = root().join("crates/app/tests/top/session.py");
+    command
+        .arg(script)
+        .arg(steps.to_string())
+        .args([size.0.to_string(), size.1.to_string()])
+        .arg(VRAMSCOPE)
+        .args(arguments);
+    let output = command.env("TERM", "xterm-256color").output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn python() -> Command {
+    let mut python = tool("python");
+    python.env_remove("NO_COLOR");
+    python
+}
+
+fn recording() -> String {
+    fixture("h200-leaks/pytorch.arrows")
+}
+
+/// Replays a recording.
+fn replay(size: (u32, u32), steps: &Value, options: &[&str]) -> Value {
+    let file = recording();
+    session(&mut python(), size, steps, &[&["top", &file, "--speed", "1000"], options].concat())
+}
+
+/// Whether the terminal is as it was before.
+fn assert_restored(state: &Value) {
+    assert_eq!(state["restored"], true, "{state}");
+    let modes = state["modes"].as_array().unwrap();
+    // The cursor may have been shown explicitly.
+    let left: Vec<_> = modes.iter().filter(|mode| **mode != 25).collect();
+    assert!(left.is_empty(), "{state}");
+}
+
+#[test]
+fn keys_lead_from_processes_to_allocations_at_every_size() {
+    for size in [(40, 12), (80, 24), (200, 60)] {
+        let steps = json!([
+            {"wait": "2 of 5 processes leak"},
+            {"screen": "processes"},
+            {"keys": DOWN}, {"keys": ENTER}, {"wait": "› sites"}, {"wait": "PLACE"},
+            {"wait": "leak, "}, {"screen": "sites"},
+            {"keys": ENTER}, {"wait": "Enter allocations"}, {"screen": "stack"},
+            {"keys": ENTER}, {"wait": "SIZE"},
+            {"keys": ESCAPE}, {"keys": ESCAPE}, {"keys": ESCAPE}, {"wait": "PROGRAM"},
+            {"keys": "2"}, {"wait": "LEAKS AT"},
+            {"keys": "?"}, {"wait": "Esc closes"}, {"keys": ESCAPE}, {"gone": "Esc closes"},
+            {"keys": "q"}, {"exit": true}
+        ]);
+        let seen = replay(size, &steps, &[]);
+        assert_eq!(seen["status"], 0, "{seen}");
+        assert_restored(&seen["end"]);
+        for name in ["processes", "sites", "stack"] {
+            let screen = seen["screens"][name].as_str().unwrap();
+            assert!(screen.lines().count() <= size.1 as usize, "{screen}");
+            let widest = screen.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= size.0 as usize, "{screen}");
+        }
+    }
+}
+
+#[test]
+fn filter_help_and_resizing_work() {
+    let steps = json!([
+        {"wait": "2 of 5 processes leak"},
+        {"keys": "/"}, {"keys": "oom"}, {"keys": ENTER}, {"gone": "torch_graph"},
+        {"wait": "oom.py"},
+        {"keys": ESCAPE}, {"wait": "torch_graph"},
+        {"resize": [120, 40]}, {"wait": "Incidents"}, {"keys": "6"}, {"wait": "OUT OF MEMORY"},
+        {"resize": [40, 12]}, {"wait": "TIME"}, {"screen": "small"},
+        {"keys": "q"}, {"exit": true}
+    ]);
+    let seen = replay((80, 24), &steps, &[]);
+    assert_eq!(seen["status"], 0);
+    assert!(seen["screens"]["small"].as_str().unwrap().lines().count() <= 12);
+}
+
+#[test]
+fn keys_are_answered_at_once() {
+    let mut steps = vec![json!({"wait": "2 of 5 processes leak"})];
+    steps.extend((0..20).map(|_| json!({"keys": DOWN})));
+    let tabs = ["2", "1"].into_iter().cycle().take(20);
+    steps.extend(tabs.map(|tab| json!({"keys": tab})));
+    steps.extend([json!({"keys": "q"}), json!({"exit": true})]);
+    let seen = replay((120, 40), &json!(steps), &[]);
+    let times = seen["answers_ms"].as_array().unwrap();
+    let mut times: Vec<f64> = times.iter().map(|time| time.as_f64().unwrap()).collect();
+    times.sort_by(f64::total_cmp);
+    // Other tests keep the machine busy, so not every answer can be fast.
+    assert!(times[times.len() / 2] < 50.0, "{times:?}");
+}
+
+#[test]
+fn terminal_is_restored_after_every_end() {
+    for (signal, name) in [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")] {
+        let steps = json!([{"wait": "GPU 0"}, {"signal": signal}, {"exit": true}]);
+        let seen = replay((80, 24), &steps, &[]);
+        assert_eq!(seen["status"], 0, "{name}");
+        assert_restored(&seen["end"]);
+    }
+    for keys in ["\x03", "q"] {
+        let steps = json!([{"wait": "GPU 0"}, {"keys": keys}, {"exit": true}]);
+        assert_restored(&replay((80, 24), &steps, &[])["end"]);
+    }
+}
+
+#[test]
+fn terminal_is_restored_while_stopped() {
+    for stop in [json!({"signal": 20}), json!({"keys": "\x1a"})] {
+        let steps = json!([
+            {"wait": "GPU 0"}, stop, {"stopped": true}, {"wait": "PROGRAM"},
+            {"keys": "2"}, {"wait": "LEAKS AT"}, {"keys": "q"}, {"exit": true}
+        ]);
+        let seen = replay((80, 24), &steps, &[]);
+        assert_restored(&seen["stopped"]);
+        assert_restored(&seen["end"]);
+        assert_eq!(seen["status"], 0);
+    }
+}
+
+#[test]
+fn closed_terminal_ends_the_view() {
+    let steps = json!([{"wait": "GPU 0"}, {"close": true}, {"exit": true}]);
+    replay((80, 24), &steps, &[]);
+}
+
+#[test]
+fn panic_restores_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let trigger = directory.path().join("now");
+    let mut command = python();
+    command.env("VRAMSCOPE_FAULT", format!("panic:top-source:{}", trigger.display()));
+    let steps = json!([
+        {"wait": "GPU 0"}, {"run": format!("touch {}", trigger.display())}, {"exit": true}
+    ]);
+    let seen = session(&mut command, (80, 24), &steps, &["top", &recording()]);
+    assert_restored(&seen["end"]);
+    assert_eq!(seen["status"], 2, "{seen}");
+    assert!(seen["last"].as_str().unwrap().contains("top-source"), "{seen}");
+}
+
+#[test]
+fn no_color_and_ascii_are_respected() {
+    let steps = json!([
+        {"wait": "2 of 5 processes leak"}, {"screen": "ascii"}, {"keys": "q"}, {"exit": true}
+    ]);
+    let file = recording();
+    let arguments = ["top", &file, "--ascii", "--speed", "1000"];
+    let seen = session(python().env("NO_COLOR", "1"), (80, 24), &steps, &arguments);
+    assert!(seen["screens"]["ascii"].as_str().unwrap().is_ascii(), "{seen}");
+    assert_eq!(seen["colors"], json!([]), "{seen}");
+    let seen = session(&mut python(), (80, 24), &steps, &["top", &file, "--speed", "1000"]);
+    assert_ne!(seen["colors"], json!([]), "{seen}");
+}
+
+#[test]
+fn once_prints_one_screen_or_json() {
+    let text = stdout(&run(&["top", &recording(), "--once"]));
+    assert!(text.contains("2 of 5 processes leak") && text.contains("torch_graphs.py"), "{text}");
+    assert!(!text.contains('\x1b') && !text.contains("? help"), "{text}");
+    let filtered = stdout(&run(&["top", &recording(), "--once", "--filter", "oom"]));
+    assert!(filtered.contains("oom.py") && !filtered.contains("torch_graphs.py"), "{filtered}");
+    let json = stdout(&run(&["top", &recording(), "--once", "--json"]));
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["leaking_processes"], 2);
+    let refused = run(&["top", &recording()]);
+    assert!(stderr(&refused).contains("--once"), "{}", stderr(&refused));
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn live_probes_show_a_process_and_its_sites() {
+    let env = TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "64M");
+    let workload =
+        env.workload(&["train", "--steps", "100000", "--step-ms", "10", "--keep-every", "5"]);
+    let pid = workload.pid().to_string();
+    let steps = json!([
+        {"wait": "workload"}, {"wait": &pid}, {"screen": "processes"},
+        {"keys": ENTER}, {"wait": "› sites"}, {"wait": "threads.rs"}, {"screen": "sites"},
+        {"keys": ENTER}, {"wait": "call stack, innermost first"}, {"screen": "stack"},
+        {"keys": ENTER}, {"wait": "0x"}, {"screen": "allocations"},
+        {"keys": "q"}, {"exit": true}
+    ]);
+    let driver = env.driver.to_str().unwrap().to_owned();
+    let mut command = env.command(tool("python").get_program());
+    let arguments = ["top", "--driver", &driver, "--interval", "200ms"];
+    let seen = session(&mut command, (120, 40), &steps, &arguments);
+    assert_eq!(seen["status"], 0, "{seen}");
+    assert_restored(&seen["end"]);
+}
+
+#[test]
+fn agents_are_shown_with_their_sites() {
+    let env = TestEnv::new().sharing();
+    let agent = Agent::start(&env, &[]);
+    let workload = env.hold(0, 5, 1 << 20);
+    let pid = workload.pid().to_string();
+    until(
+        "the process",
+        || agent.messages(),
+        || {
+            let answer = agent.get("/api/v1/processes");
+            String::from_utf8_lossy(&answer.body).contains(&pid).then_some(())
+        },
+    );
+    let url = format!("http://{}", agent.address);
+    let steps = json!([
+        {"wait": "workload"}, {"wait": "5.00M"}, {"keys": ENTER}, {"wait": "PLACE"},
+        {"wait": "hold"}, {"keys": ENTER}, {"wait": "call stack, innermost first"},
+        {"keys": "q"}, {"exit": true}
+    ]);
+    let seen = session(&mut python(), (120, 40), &steps, &["top", "--agent", &url]);
+    assert_eq!(seen["status"], 0, "{seen}");
+    // Twice the same agent is two hosts.
+    let text = stdout(&run(&["top", "--once", "--agent", &url, "--agent", &agent.address]));
+    assert!(text.contains("2 hosts") && text.matches(&pid).count() == 2, "{text}");
+    let refused = run(&["top", "--once", "--agent", "127.0.0.1:1"]);
+    assert!(stderr(&refused).contains("is `vramscope serve` running there?"));
+}
+
+#[test]
+fn driver_values_are_shown_without_root() {
+    let env = TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M");
+    let workload = env.hold(0, 5, 1 << 20);
+    let mut command = env.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", VRAMSCOPE]);
+    let output = command.args(["top", "--once"]).output().unwrap();
+    let text = stdout(&output);
+    assert!(text.contains("no sites and no leaks"), "{text} {}", stderr(&output));
+    assert!(text.contains(&workload.pid().to_string()) && text.contains("105M"), "{text}");
+}
+
+#[test]
+fn demo_needs_neither_root_nor_a_gpu() {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", VRAMSCOPE, "demo"]);
+    let output = command.env_remove("VRAMSCOPE_SIMULATOR").output().unwrap();
+    let text = stdout(&output);
+    assert!(output.status.success() && text.contains("2 of 5 processes LEAK"), "{text}");
+    let steps = json!([
+        {"wait": "torch_graphs.py"}, {"wait": "leak"}, {"keys": ENTER}, {"wait": "PLACE"},
+        {"keys": "q"}, {"exit": true}
+    ]);
+    let seen = session(python().env_remove("VRAMSCOPE_SIMULATOR"), (80, 24), &steps, &["demo"]);
+    assert_eq!(seen["status"], 0, "{seen}");
+}
