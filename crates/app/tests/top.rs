@@ -62,7 +62,10 @@ fn keys_lead_from_processes_to_allocations_at_every_size() {
             {"wait": "leak, "}, {"screen": "sites"},
             {"keys": ENTER}, {"wait": "Enter allocations"}, {"screen": "stack"},
             {"keys": ENTER}, {"wait": "SIZE"},
-            {"keys": ESCAPE}, {"keys": ESCAPE}, {"keys": ESCAPE}, {"wait": "PROGRAM"},
+            // One at a time: terminals send Alt+Esc as two of them.
+            {"keys": ESCAPE}, {"wait": "Enter allocations"},
+            {"keys": ESCAPE}, {"wait": "PLACE"},
+            {"keys": ESCAPE}, {"wait": "PROGRAM"},
             {"keys": "2"}, {"wait": "LEAKS AT"},
             {"keys": "?"}, {"wait": "Esc closes"}, {"keys": ESCAPE}, {"gone": "Esc closes"},
             {"keys": "q"}, {"exit": true}
