@@ -186,6 +186,23 @@ fn contexts_are_stacked_per_thread() {
 }
 
 #[test]
+fn handle_of_a_destroyed_context_is_reused_once_no_stack_has_it() {
+    oracle_of("handle_of_a_destroyed_context_is_reused_once_no_stack_has_it", &[], |cuda| {
+        cuda.start(0);
+        let create = || cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
+        let pop = || cuda.get("cuCtxPopCurrent_v2", &[OUT]);
+        let (first, second) = (create(), create());
+        assert_eq!(cuda.call("cuCtxDestroy_v2", &[first]), OK);
+        assert_ne!(create(), first);
+        pop();
+        assert_eq!((pop(), cuda.get("cuCtxGetCurrent", &[OUT])), (second, first));
+        assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 4]).0, 709, "its context was destroyed");
+        pop();
+        assert_eq!(create(), first);
+    });
+}
+
+#[test]
 fn memory_is_freed_from_any_live_context() {
     let oracle = oracle_of("memory_is_freed_from_any_live_context", &[], |cuda| {
         cuda.start(0);

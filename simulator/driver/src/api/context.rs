@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Code, CuDevice, Handle, OutParam, Outcome};
 use crate::api::objects::ObjectKind;
@@ -92,10 +93,47 @@ pub(crate) struct PrimaryContext {
     flags: u32,
 }
 
+/// Number of contexts whose entries in stacks are counted.
+const MAX_COUNTED: usize = 1024;
+
+/// Entries in all stacks, by the index of their context.
+static ENTRIES: [AtomicU32; MAX_COUNTED] = [const { AtomicU32::new(0) }; MAX_COUNTED];
+
+fn entries(index: u32) -> Option<&'static AtomicU32> {
+    ENTRIES.get(index as usize)
+}
+
+/// Whether a handle may be used for a new context: the real driver does not reuse the handle of a destroyed context that is
+/// still in the stack of a thread.
+fn is_unused(index: u32) -> bool {
+    entries(index).is_none_or(|count| count.load(Ordering::Relaxed) == 0)
+}
+
+/// An entry of a context stack.
+#[derive(PartialEq, Eq)]
+struct StackEntry(ObjectKey);
+
+impl StackEntry {
+    fn new(key: ObjectKey) -> Self {
+        if let Some(count) = entries(key.index) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(key)
+    }
+}
+
+impl Drop for StackEntry {
+    fn drop(&mut self) {
+        if let Some(count) = entries(self.0.index) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The context stack of a thread.
 struct ContextStack {
     epoch: u32,
-    keys: Vec<ObjectKey>,
+    keys: Vec<StackEntry>,
 }
 
 thread_local! {
@@ -103,7 +141,7 @@ thread_local! {
 }
 
 /// Runs a function on the calling thread's stack; a thread that is exiting has none.
-fn stack<R>(body: impl FnOnce(&mut Vec<ObjectKey>) -> R) -> Result<R, Code> {
+fn stack<R>(body: impl FnOnce(&mut Vec<StackEntry>) -> R) -> Result<R, Code> {
     let result = STACK.try_with(|stack| {
         let mut stack = stack.try_borrow_mut().ok()?;
         if stack.epoch != fork::epoch() {
@@ -115,6 +153,11 @@ fn stack<R>(body: impl FnOnce(&mut Vec<ObjectKey>) -> R) -> Result<R, Code> {
     result.ok().flatten().ok_or(Code::InvalidContext)
 }
 
+/// Returns the calling thread's context, which may have been destroyed.
+fn top() -> Result<Option<ObjectKey>, Code> {
+    stack(|keys| keys.last().map(|entry| entry.0))
+}
+
 /// Clears the calling thread's stack, after a fork.
 pub(crate) fn clear_stack() {
     // The epoch invalidates the stack if the thread is using it right now.
@@ -124,13 +167,13 @@ pub(crate) fn clear_stack() {
 impl DriverState {
     /// Returns the calling thread's context.
     pub(crate) fn current(&self) -> Result<Context, Code> {
-        let key = stack(|keys| keys.last().copied())?.ok_or(Code::InvalidContext)?;
+        let key = top()?.ok_or(Code::InvalidContext)?;
         self.active(key)
     }
 
     /// Fails if the calling thread's context was destroyed; no context is fine.
     pub(crate) fn current_or_none(&self) -> Outcome {
-        match stack(|keys| keys.last().copied()) {
+        match top() {
             Ok(Some(key)) => self.active(key).map(|_| ()),
             Ok(None) | Err(_) => Ok(()),
         }
@@ -180,7 +223,7 @@ impl DriverState {
     }
 
     fn open_context(&mut self, device: usize, flags: u32, origin: ContextOrigin) -> ObjectKey {
-        let key = self.contexts.insert(Context {
+        let context = Context {
             index: 0,
             device,
             device_owner: 0,
@@ -192,7 +235,8 @@ impl DriverState {
             origin,
             active: true,
             flags,
-        });
+        };
+        let key = self.contexts.insert_if(context, is_unused);
         let Some(context) = self.contexts.get_mut(key.index) else { return key };
         context.index = key.index;
         if origin != ContextOrigin::Green {
@@ -250,7 +294,7 @@ fn create(context: OutParam<Handle>, flags: c_uint, device: CuDevice) -> Outcome
     state.publish_overhead(ordinal, true)?;
     let key = state.open_context(ordinal, flags, ContextOrigin::Created);
     state.objects.created(ObjectKind::Context);
-    stack(|keys| keys.push(key))?;
+    stack(|keys| keys.push(StackEntry::new(key)))?;
     context.set(state.contexts.handle(key.index))
 }
 
@@ -283,7 +327,7 @@ fn destroy(context: Handle) -> Outcome {
     state.end_context(key);
     state.objects.destroyed(ObjectKind::Context);
     stack(|keys| {
-        if keys.last() == Some(&key) {
+        if keys.last().is_some_and(|entry| entry.0 == key) {
             keys.pop();
         }
     })
@@ -294,7 +338,7 @@ fn set_current(context: Handle) -> Outcome {
     let key = if context == 0 { None } else { Some(state.context(context)?) };
     stack(|keys| {
         keys.pop();
-        keys.extend(key);
+        keys.extend(key.map(StackEntry::new));
     })
 }
 
@@ -304,19 +348,19 @@ fn push_current(context: Handle) -> Outcome {
         return Err(Code::InvalidValue);
     }
     let key = state.context(context)?;
-    stack(|keys| keys.push(key))
+    stack(|keys| keys.push(StackEntry::new(key)))
 }
 
 fn pop_current(context: OutParam<Handle>) -> Outcome {
     let state = state::running()?;
-    let key = stack(Vec::pop)?.ok_or(Code::InvalidContext)?;
-    context.set_if_not_null(state.contexts.handle(key.index));
+    let entry = stack(Vec::pop)?.ok_or(Code::InvalidContext)?;
+    context.set_if_not_null(state.contexts.handle(entry.0.index));
     Ok(())
 }
 
 fn get_current(context: OutParam<Handle>) -> Outcome {
     let state = state::running()?;
-    let key = stack(|keys| keys.last().copied())?;
+    let key = top()?;
     context.set(key.map_or(0, |key| state.contexts.handle(key.index)))
 }
 

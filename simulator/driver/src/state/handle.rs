@@ -29,9 +29,15 @@ impl<T> Slab<T> {
 
     /// Adds an object.
     pub(crate) fn insert(&mut self, object: T) -> ObjectKey {
+        self.insert_if(object, |_| true)
+    }
+
+    /// Adds an object; its handle is a new one or the youngest freed one that may be reused.
+    pub(crate) fn insert_if(&mut self, object: T, is_unused: impl Fn(u32) -> bool) -> ObjectKey {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
-        if let Some(index) = self.free.pop()
+        let position = self.free.iter().rposition(|index| is_unused(*index));
+        if let Some(index) = position.map(|position| self.free.remove(position))
             && let Some(entry) = self.entries.get_mut(index as usize)
         {
             *entry = Some((serial, object));
