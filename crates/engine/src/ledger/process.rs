@@ -252,9 +252,13 @@ impl Process {
         self.activity.get_or_insert_default().apply(activity, complete);
     }
 
-    /// Number of calls whose effect is ambiguous.
+    /// Number of calls whose effect is ambiguous. A free that is implied by the reuse of its address
+    /// is one if the process ended before the call returned: memory may also have ended with a
+    /// context.
     pub(super) const fn ambiguous_calls(&self) -> u64 {
-        self.graphs.ambiguous_calls().saturating_add(self.pending_frees.racing)
+        let PendingFrees { racing, count, .. } = self.pending_frees;
+        let unreturned = if self.ended.is_some() { count } else { 0 };
+        self.graphs.ambiguous_calls().saturating_add(racing).saturating_add(unreturned)
     }
 
     /// Whether all its allocations were seen.

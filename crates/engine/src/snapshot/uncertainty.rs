@@ -26,7 +26,8 @@ pub struct Uncertainty {
     /// Allocations that may have ended with a context, because their context is unknown.
     pub unknown_context: u64,
     /// Stream-ordered allocations and frees of threads that captured another stream: it is not
-    /// known whether they were executed or recorded into the graph. The bounds cover both.
+    /// known whether they were executed or recorded into the graph. The bounds cover both. Also the
+    /// implied frees of ended processes, whose calls never returned.
     pub ambiguous_calls: u64,
 }
 

@@ -14,6 +14,18 @@ fn address_reused_before_its_free_is_a_new_allocation() {
 }
 
 #[test]
+fn free_that_never_returns_makes_the_ended_process_inexact() {
+    let trace = "1.1 alloc 0x10 8M device @10-20
+                 1.2 alloc 0x10 4M device @40-60";
+    assert_eq!(only(&after(trace)).uncertainty.ambiguous_calls, 0);
+    let snapshot = after(&format!("{trace}\n 1 exit @70"));
+    let process = only(&snapshot);
+    assert_eq!((process.ended.is_some(), ends(process)), (true, (0, 0, 0, 1)));
+    assert_eq!(process.uncertainty.ambiguous_calls, 1);
+    assert!(!process.uncertainty.exact());
+}
+
+#[test]
 fn late_free_is_not_matched_to_the_new_allocation() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device @10-20

@@ -24,7 +24,7 @@ pub(crate) const STATE_WARNINGS: [&str; 4] = [
     "events lost (ring buffer full); totals exclude them",
     "processes started before the trace; earlier allocations are missing",
     "allocations are in unknown contexts and may have been released",
-    "calls have an ambiguous effect: recorded by a stream capture or executed, or racing with another thread",
+    "calls have an ambiguous effect: recorded by a stream capture or executed, racing with another thread, or interrupted by the end of the process",
 ];
 
 /// Rows between two progress updates.

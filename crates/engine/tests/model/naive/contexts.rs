@@ -103,6 +103,11 @@ impl Process {
         self.live.iter().filter(|live| self.is_in_doubt(live)).count() as u64 + self.open
     }
 
+    pub(super) fn ambiguous_calls(&self) -> u64 {
+        let unreturned = if self.ended.is_some() { self.pending_frees.len() } else { 0 };
+        self.ambiguous + unreturned as u64
+    }
+
     pub(super) fn broken(&self) -> bool {
         self.lost.other > 0 || self.shared_other > 0
     }

@@ -218,7 +218,7 @@ impl Naive {
                 before_trace: running.iter().any(|process| process.before_trace),
                 capture_ended: None,
                 unknown_context: running.iter().map(Process::in_doubt).sum(),
-                ambiguous_calls: running.iter().map(|process| process.ambiguous).sum(),
+                ambiguous_calls: running.iter().map(Process::ambiguous_calls).sum(),
             },
             processes: shown.iter().map(|process| process.view(at, options, self)).collect(),
             out_of_memory: Vec::new(),

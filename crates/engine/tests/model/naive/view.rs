@@ -75,7 +75,7 @@ impl Process {
                 before_trace: self.before_trace,
                 capture_ended: None,
                 unknown_context: self.in_doubt(),
-                ambiguous_calls: self.ambiguous,
+                ambiguous_calls: self.ambiguous_calls(),
             },
         }
     }

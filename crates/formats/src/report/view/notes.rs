@@ -24,7 +24,7 @@ pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
             }
             if *ambiguous_calls > 0 {
                 reasons.push(format!(
-                    "{ambiguous_calls} calls have an ambiguous effect: recorded by a stream capture or executed, or racing with another thread"
+                    "{ambiguous_calls} calls have an ambiguous effect: recorded by a stream capture or executed, racing with another thread, or interrupted by the end of the process"
                 ));
             }
             let (min, max) = live;
