@@ -32,6 +32,11 @@ _CO_OPTIMIZED = 1
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 
 
+def _is(value: Any, kinds: Any) -> bool:
+    """Whether a value is of a type. Unlike ``isinstance``, runs no code of the value: proxies define ``__class__``."""
+    return issubclass(type(value), kinds)
+
+
 @dataclass
 class Keeper:
     """References that keep memory of one site alive."""
@@ -80,10 +85,10 @@ class _Pace:
     def is_over(self) -> bool:
         return self.slice - self.start > _MAX_SECONDS
 
-    def referents(self, item: object) -> Iterable[object]:
+    def referents(self, item: Any) -> Iterable[object]:
         """Returns the objects that an object refers to. A call holds the interpreter, so large containers are read in parts."""
-        size = len(item) if isinstance(item, _CONTAINERS) else 0
-        if isinstance(item, list | tuple) and size > _MAX_ENTRIES:
+        size = len(item) if _is(item, _CONTAINERS) else 0
+        if _is(item, list | tuple) and size > _MAX_ENTRIES:
             return (child for start in range(0, size, _MAX_ENTRIES) for child in item[start : start + _MAX_ENTRIES])
         if size > _MAX_ENTRIES:
             self.skipped += 1
@@ -167,9 +172,9 @@ def _locals(frame: FrameType) -> dict[str, object]:
 
 def _roots(own: int) -> Iterator[tuple[str, object]]:
     for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and name.partition(".")[0] != "vramscope":
+        if _is(module, ModuleType) and name.partition(".")[0] != "vramscope":
             for key, value in list(vars(module).items()):
-                if not isinstance(value, ModuleType):
+                if not _is(value, ModuleType):
                     yield f"{name}.{key}", value
     for thread, frame in _frames(own):
         if frame.f_locals is frame.f_globals:
@@ -250,57 +255,57 @@ class _Search:
         return chain
 
 
-def _edge(parent: object, child: object) -> str | None:
+def _edge(parent: Any, child: Any) -> str | None:
     """Returns how a parent refers to a child, with ``[*]`` for entries of containers; None if the parent is an implementation
     detail, such as the dictionary of an object."""
-    if isinstance(parent, dict):
+    if _is(parent, dict):
         return "[*]"
-    if isinstance(parent, _CONTAINERS):
+    if _is(parent, _CONTAINERS):
         return "[*]"
-    if isinstance(parent, FunctionType):
+    if _is(parent, FunctionType):
         return None if child is parent.__closure__ else f".<{type(child).__name__}>"
-    if isinstance(parent, CellType):
+    if _is(parent, CellType):
         return ""
-    if isinstance(parent, TracebackType):
-        return ".tb_frame" if isinstance(child, FrameType) else ".tb_next"
-    if isinstance(parent, FrameType):
+    if _is(parent, TracebackType):
+        return ".tb_frame" if _is(child, FrameType) else ".tb_next"
+    if _is(parent, FrameType):
         return f".<local of {parent.f_code.co_name}>"
-    if isinstance(parent, BaseException) and isinstance(child, TracebackType):
+    if _is(parent, BaseException) and _is(child, TracebackType):
         return ".__traceback__"
-    attributes = getattr(parent, "__dict__", None)
+    attributes: Any = getattr(parent, "__dict__", None)
     if attributes is child:
         return None
-    if isinstance(attributes, dict):
+    if _is(attributes, dict):
         names = [key for key, value in list(attributes.items()) if value is child]
         if names:
             return f".{names[0]}"
     for base in type(parent).__mro__:
         slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for name in (slots,) if _is(slots, str) else slots:
             if not name.startswith("__") and getattr(parent, name, None) is child:
                 return f".{name}"
     return f".<{type(child).__name__}>"
 
 
-def _keeper(label: str, chain: list[object]) -> Keeper:
+def _keeper(label: str, chain: list[Any]) -> Keeper:
     path, container, described = label, label, chain[0]
-    owner: object = None
+    owner: Any = None
     for parent, child in pairwise(chain):
         edge = _edge(parent, child)
         if edge is None:
             owner = parent
             continue
-        if isinstance(owner, FunctionType):
+        if _is(owner, FunctionType):
             cells = zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False)
             edge = next((f".<closure {name}>" for name, cell in cells if cell is child), edge)
-        elif owner is not None and isinstance(parent, dict):
+        elif owner is not None and _is(parent, dict):
             # The dictionary of an object: the key is the attribute.
             edge = next((f".{key}" for key, value in list(parent.items()) if value is child), edge)
-        elif isinstance(parent, _CONTAINERS) and len(parent) > 1:
+        elif _is(parent, _CONTAINERS) and len(parent) > 1:
             container, described = path, parent
         owner = None
         path += edge
-    size = len(described) if isinstance(described, _CONTAINERS) else 1
+    size = len(described) if _is(described, _CONTAINERS) else 1
     return Keeper(path, container, type(described).__name__, size)
 
 

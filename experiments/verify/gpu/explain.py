@@ -101,7 +101,8 @@ def size(value):
 
 
 def explain(vramscope, name, out):
-    program = out / f"{name}.py"
+    # Not the name of a module that it imports.
+    program = out / f"explain_{name}.py"
     program.write_text(PROGRAMS[name] + HOLD)
     command = [vramscope, "explain", "--json", "--", sys.executable, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

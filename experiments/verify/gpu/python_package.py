@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the Python package with PyTorch on a GPU: the wheel, installed by a user without privileges.
 
-    python3 experiments/verify/gpu/python_package.py WHEEL [--user nobody]
+    python3 experiments/verify/gpu/python_package.py WHEEL [--user nobody] [--wheels DIR]
 
 Compares measurements with PyTorch's own counters, runs the pytest plugin on a suite with one leaking test (also with
 pytest-xdist, if it is installed), and asks a program what keeps its tensors alive. Prints one JSON object and exits with 1 if
@@ -13,6 +13,7 @@ import json
 import os
 import pwd
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--user", default="nobody")
+    parser.add_argument("--wheels", type=Path, help="directory with wheels of pytest and pytest-xdist")
     options = parser.parse_args()
     user = pwd.getpwnam(options.user)
     results, failed = {}, []
@@ -123,10 +125,14 @@ def main():
         for name, text in (("measure.py", MEASURE), ("test_suite.py", SUITE), ("keeper.py", KEEPER)):
             Path(directory, name).write_text(text)
         python, vramscope = f"{directory}/venv/bin/python", f"{directory}/venv/bin/vramscope"
-        for command in ([sys.executable, "-m", "venv", "--system-site-packages", "venv"],
-                        [python, "-m", "pip", "install", "--no-index", "--quiet", wheel]):
+        install = [python, "-m", "pip", "install", "--no-index", "--quiet"]
+        wheels = ["--find-links", str(options.wheels.resolve()), "pytest", "pytest-xdist"] if options.wheels else []
+        for command in ([sys.executable, "-m", "venv", "venv"], [*install, wheel], [*install, *wheels] if wheels else ["true"]):
             code, out, err = run(command)
             check(" ".join(command[:4]), code == 0, err[-500:])
+        # Packages of this interpreter, which may itself be one of a virtual environment.
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        Path(directory, f"venv/lib/{version}/site-packages/parent.pth").write_text("\n".join(site.getsitepackages()) + "\n")
         for prefix in ([], [vramscope, "run", "-q", "-o", "report.txt", "--force", "--"]):
             code, out, err = run([*prefix, python, "measure.py"])
             values = json.loads(out) if code == 0 else {"error": err[-2000:]}

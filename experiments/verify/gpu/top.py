@@ -37,12 +37,15 @@ def main():
         view = session.Session([vramscope, "top", "--torch"], 120, 40)
         view.step({"wait": f"{LEAK}.py"})
         print(f"first screen after {time.monotonic() - start:.1f} s")
-        view.step({"wait": "leak, "})
+        view.until("the verdict", lambda: any(LEAK in line and "leak, " in line for line in view.screen.text().splitlines()))
         print(f"leak shown after {time.monotonic() - start:.1f} s")
         view.step({"screen": "processes"})
-        for key, text, name in [("\r", "PLACE", "sites"), ("\r", "call stack, innermost", "stack")]:
-            view.step({"keys": key})
-            view.step({"wait": text})
+        view.step({"keys": f"/{LEAK}\r"})
+        view.step({"gone": "bounded_cache"})
+        for name, texts in [("sites", ["PLACE", "leak, "]), ("stack", ["call stack, innermost"])]:
+            view.step({"keys": "\r"})
+            for text in texts:
+                view.step({"wait": text})
             view.step({"screen": name})
         view.step({"keys": "2"})
         view.step({"wait": "LEAKS AT"})
