@@ -258,7 +258,7 @@ impl Process {
     }
 
     /// Whether all its allocations were seen.
-    const fn has_all_allocations(&self) -> bool {
+    fn has_all_allocations(&self) -> bool {
         !self.before_trace && self.losses.own.allocations == 0
     }
 

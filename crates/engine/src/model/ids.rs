@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::model::named::named_enum;
+
 /// A process id in the host's root namespace. The kernel reuses pids, so a pid alone does not
 /// identify a process: see [`ProcessKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -71,21 +73,21 @@ impl FunctionId {
     pub const FRAMEWORK: Self = Self(u16::MAX);
 }
 
-/// Type of an allocation's address or handle. A device pointer, a VMM handle and an array handle
-/// may have the same value and still be different allocations.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum AddressType {
-    /// A pointer: device, managed, pinned, registered or stream-ordered memory.
-    Pointer = 0,
-    /// A `CUmemGenericAllocationHandle`.
-    Handle = 1,
-    /// A `CUarray` or `CUmipmappedArray`.
-    Array = 2,
-    /// A `CUmemoryPool`.
-    Pool = 3,
-    /// A `CUexternalMemory`.
-    External = 4,
+named_enum! {
+    /// Type of an allocation's address or handle. A device pointer, a VMM handle and an array handle
+    /// may have the same value and still be different allocations.
+    pub enum AddressType {
+        /// A pointer: device, managed, pinned, registered or stream-ordered memory.
+        Pointer => "pointer",
+        /// A `CUmemGenericAllocationHandle`.
+        Handle => "handle",
+        /// A `CUarray` or `CUmipmappedArray`.
+        Array => "array",
+        /// A `CUmemoryPool`.
+        Pool => "pool",
+        /// A `CUexternalMemory`.
+        External => "external",
+    }
 }
 
 /// Identifies a live allocation inside one process.

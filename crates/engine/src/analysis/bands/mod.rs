@@ -15,20 +15,22 @@ pub use second_pass::{BandSampler, BandSeries};
 use super::GroupKey;
 use crate::model::ids::{DeviceId, Pid, SiteId};
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 
-/// What memory is grouped by.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum GroupBy {
-    /// Memory kind.
-    Kind,
-    /// Allocation site.
-    Site,
-    /// Process.
-    Process,
-    /// Device.
-    Device,
-    /// Library that allocated it. Bands are known once [`BandScanResult::add_libraries`] was called.
-    Library,
+named_enum! {
+    /// What memory is grouped by.
+    pub enum GroupBy {
+        /// Memory kind.
+        Kind => "kind",
+        /// Allocation site.
+        Site => "site",
+        /// Process.
+        Process => "process",
+        /// Device.
+        Device => "device",
+        /// Library that allocated it. Bands are known once [`BandScanResult::add_libraries`] was called.
+        Library => "library",
+    }
 }
 
 /// What a band contains.
@@ -49,28 +51,8 @@ pub enum Band {
 }
 
 impl GroupBy {
-    /// All groupings, in the order in which they are offered.
-    pub const ALL: [Self; 5] = [Self::Kind, Self::Site, Self::Process, Self::Device, Self::Library];
-
     /// Groupings that the first pass adds up; libraries are sums of sites.
     const SCANNED: [Self; 4] = [Self::Kind, Self::Site, Self::Process, Self::Device];
-
-    /// Name on the command line and in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kind => "kind",
-            Self::Site => "site",
-            Self::Process => "process",
-            Self::Device => "device",
-            Self::Library => "library",
-        }
-    }
-
-    /// Position in [`GroupBy::ALL`].
-    const fn index(self) -> usize {
-        self as usize
-    }
 
     /// Table key of the band that a group belongs to.
     fn key(self, group: &GroupKey) -> u64 {
