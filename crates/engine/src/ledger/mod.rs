@@ -36,6 +36,7 @@ mod activity;
 mod change_log;
 mod driver;
 mod ended_processes;
+mod file;
 mod identity;
 mod losses;
 mod measurements;
@@ -75,6 +76,7 @@ use sites::table::SiteTable;
 use sites::verdicts::SiteVerdicts;
 use sites::views::SiteListKind;
 
+pub use file::FileLedger;
 pub use measurements::{EndedMeasurement, LiveSites, MeasurementId};
 
 /// Limit of suspects in a snapshot: more than a host has, so that all outputs count the same.

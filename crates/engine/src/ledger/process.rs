@@ -339,8 +339,8 @@ impl Process {
         self.pools.add(&entry);
         let live = self.totals.live.bytes();
         self.totals.add(&entry, self.call);
-        let site = self.sites.add(&entry, event.tid, self.graphs.capturing());
-        self.anomaly_log.observe(&entry, event.tid, site, live);
+        let site = self.sites.add(&entry, Some(event.tid), self.graphs.capturing());
+        self.anomaly_log.observe(&entry, Some(event.tid), site, live);
         self.losses.begin(&entry);
         self.context_ends.begin(&entry);
         if self.observer.is_some() {
@@ -530,6 +530,7 @@ impl Process {
         self.totals.subtract(entry, self.call);
         self.losses.end(entry);
         self.context_ends.end(entry, reason);
+        self.anomaly_log.end(entry);
         let key = entry.key();
         if key.space == AddressType::Handle {
             self.physical.clear(PhysicalHandleId(key.value));

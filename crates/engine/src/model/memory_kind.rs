@@ -126,6 +126,28 @@ impl MemoryKind {
     }
 }
 
+/// Memory kinds that totals, peaks and leaks of a file include. Layers are never added, so each
+/// file format has one scope.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemoryScope {
+    /// Device memory, as allocated from the driver.
+    #[default]
+    Device,
+    /// Blocks allocated from a framework's cache, for files that the framework wrote.
+    Torch,
+}
+
+impl MemoryScope {
+    /// Whether memory of this kind counts.
+    #[must_use]
+    pub const fn counts(self, kind: MemoryKind) -> bool {
+        match self {
+            Self::Device => kind.takes_device_memory(),
+            Self::Torch => matches!(kind, MemoryKind::Torch),
+        }
+    }
+}
+
 impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

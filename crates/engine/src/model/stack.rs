@@ -335,6 +335,22 @@ struct ResolvedSite {
     name: u64,
 }
 
+/// The sites of a file: all with frames are resolved.
+impl From<StackTable> for SiteRegistry {
+    fn from(stacks: StackTable) -> Self {
+        let (mut resolved, mut first) = (HashMap::new(), HashMap::new());
+        for stack in (0..stacks.len() as u32).map(SiteId) {
+            let frames: Vec<_> = stacks.frames(stack).cloned().collect();
+            if !frames.is_empty() {
+                let name = site_name(&frames);
+                resolved.insert(stack, ResolvedSite { stack, name });
+                first.entry(name).or_insert(stack);
+            }
+        }
+        Self { stacks, resolved, first }
+    }
+}
+
 impl SiteRegistry {
     /// Sets the frames of a site, innermost first. Only the first call for a site has an effect.
     pub fn resolve(&mut self, site: SiteId, frames: &[Frame]) {
