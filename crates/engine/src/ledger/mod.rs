@@ -443,12 +443,6 @@ impl Ledger {
         self.live().bytes()
     }
 
-    /// Number of running processes that have called the driver. O(processes).
-    #[must_use]
-    pub fn process_count(&self) -> usize {
-        self.shown().count()
-    }
-
     /// Number of ended processes that were never in a snapshot, because more than 10,000 ended
     /// between two snapshots. Processes without live memory are dropped first.
     #[must_use]

@@ -41,7 +41,7 @@
 //! counted, so later entries are safe: a [`LossMark`] maintains the sum of the others. If the
 //! ledger later sees a release or reset of a primary context that it cannot interpret because of a
 //! loss, all memory of that time is in doubt again. Doubt after the end of a context without a loss
-//! is tracked by [`super::super::driver::context_ends`].
+//! is tracked by [`super::super::driver::context::ends`].
 //!
 //! Some entries are never safe after a loss. Stream-ordered memory that is seen later may be a node
 //! of a capture whose start was lost, or host memory of a pool whose creation was lost. Memory that

@@ -98,6 +98,22 @@ pub struct ObjectView {
     pub untracked: u64,
 }
 
+impl ObjectView {
+    /// No objects of a kind.
+    pub(crate) const fn none(kind: ObjectKind) -> Self {
+        Self {
+            kind,
+            live: 0,
+            created: 0,
+            destroyed: 0,
+            released: 0,
+            peak: 0,
+            unknown_destroys: 0,
+            untracked: 0,
+        }
+    }
+}
+
 /// Objects of one kind from one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SiteObjectView {
