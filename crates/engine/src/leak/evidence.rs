@@ -43,12 +43,8 @@ pub(super) fn of(
         median_life: site.lifetimes.median(),
         longest_life: site.lifetimes.max(),
         overdue: overdue(observed),
-        time_to_verdict: None,
-        freed_at_end: 0,
-        time_until_full: None,
-        tensors: None,
-        kept_by: None,
         window_min,
+        ..Evidence::default()
     }
 }
 

@@ -20,7 +20,7 @@ use super::reuse::existed;
 use super::slots::Slots;
 
 /// One pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pool {
     id: Option<PoolId>,
     location: Option<MemoryLocation>,
@@ -62,18 +62,8 @@ pub(in crate::ledger) struct Pools {
 impl Pools {
     fn open(&mut self, id: Option<PoolId>, location: Option<MemoryLocation>) -> u32 {
         self.count += 1;
-        let index = self.slots.insert(Pool {
-            id,
-            location,
-            created: false,
-            since: Timestamp(0),
-            used: ByteSum::default(),
-            allocations: 0,
-            reserved: None,
-            destroyed: false,
-            closing: false,
-            number: self.count,
-        });
+        let new = Pool { id, location, number: self.count, ..Pool::default() };
+        let index = self.slots.insert(new);
         if let Some(id) = id {
             self.by_id.insert(id, index);
         }

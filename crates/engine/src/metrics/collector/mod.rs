@@ -31,7 +31,7 @@ use sample_builder::{GpuLabels, SampleBuilder};
 const OTHER: &str = "other";
 
 /// Collects metrics; keeps the state that counters and series need between snapshots.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MetricsCollector {
     limits: SeriesLimits,
     processes: ProcessSeries,
@@ -51,17 +51,7 @@ impl MetricsCollector {
     /// Creates a collector without state.
     #[must_use]
     pub fn new(limits: SeriesLimits) -> Self {
-        Self {
-            limits,
-            processes: ProcessSeries::default(),
-            containers: ContainerSeries::default(),
-            totals: ProcessCounters::default(),
-            out_of_memory: BTreeMap::new(),
-            ended: 0,
-            not_freed: 0,
-            kinds: [false; MemoryKind::COUNT],
-            counts_activity: false,
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Returns all metrics for a snapshot.

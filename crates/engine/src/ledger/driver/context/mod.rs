@@ -50,7 +50,7 @@ pub(in crate::ledger) enum PrimaryRelease {
 }
 
 /// The contexts of one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::ledger) struct Contexts {
     slots: Slots<Context>,
     by_id: HashMap<ContextId, u32>,
@@ -67,15 +67,7 @@ pub(in crate::ledger) struct Contexts {
 impl Contexts {
     /// `counted`: the process has been traced since its start.
     pub(in crate::ledger) fn new(counted: bool) -> Self {
-        Self {
-            slots: Slots::default(),
-            by_id: HashMap::new(),
-            primaries: Vec::new(),
-            counted,
-            began: 0,
-            ended: 0,
-            reused: ReusedContexts::default(),
-        }
+        Self { counted, ..Self::default() }
     }
 
     /// Records that a call ended a context, or may have.
