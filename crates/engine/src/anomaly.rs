@@ -17,8 +17,11 @@ const SITE_FACTOR: u64 = 8;
 const PROCESS_FACTOR: u64 = 16;
 
 /// Smallest size that is reported, for a site and for a process.
-const MIN_SITE_BYTES: u64 = 1 << 20;
+const MIN_SITE_BYTES: u64 = MIN_ANOMALY_BYTES;
 const MIN_PROCESS_BYTES: u64 = 64 << 20;
+
+/// Smaller allocations are never anomalies.
+pub(crate) const MIN_ANOMALY_BYTES: u64 = 1 << 20;
 
 /// Allocations needed for a baseline, of a site and of a process.
 const MIN_SITE_SAMPLES: u64 = 32;

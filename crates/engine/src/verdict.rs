@@ -7,75 +7,39 @@ use std::sync::Arc;
 use crate::model::cuda_object::ObjectKind;
 use crate::model::ids::{AllocationKey, DeviceId, Pid, Tid};
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 use crate::model::stack::{CallStack, SiteName};
 use crate::model::units::{Bytes, Nanos, Timestamp};
 
-/// Behavior of a site's live memory over time.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Verdict {
-    /// Grows without bound, and old allocations are still live.
-    Leak,
-    /// Grew and is stable.
-    Plateau,
-    /// Live memory is constantly replaced and bounded: a cache, or reused buffers.
-    Cache,
-    /// Grows, but ever more slowly, or the program has just started.
-    RampUp,
-    /// Grew at once, and is shrinking or gone.
-    Burst,
-    /// Rises and falls back to the same level.
-    Periodic,
-    /// Too short, or too few changes.
-    NotEnoughData,
-}
-
-impl Verdict {
-    /// All verdicts.
-    pub const ALL: [Self; 7] = [
-        Self::Leak,
-        Self::Plateau,
-        Self::Cache,
-        Self::RampUp,
-        Self::Burst,
-        Self::Periodic,
-        Self::NotEnoughData,
-    ];
-
-    /// Name in reports, JSON and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Leak => "leak",
-            Self::Plateau => "plateau",
-            Self::Cache => "cache",
-            Self::RampUp => "ramp_up",
-            Self::Burst => "burst",
-            Self::Periodic => "periodic",
-            Self::NotEnoughData => "not_enough_data",
-        }
+named_enum! {
+    /// Behavior of a site's live memory over time.
+    pub enum Verdict {
+        /// Grows without bound, and old allocations are still live.
+        Leak => "leak",
+        /// Grew and is stable.
+        Plateau => "plateau",
+        /// Live memory is constantly replaced and bounded: a cache, or reused buffers.
+        Cache => "cache",
+        /// Grows, but ever more slowly, or the program has just started.
+        RampUp => "ramp_up",
+        /// Grew at once, and is shrinking or gone.
+        Burst => "burst",
+        /// Rises and falls back to the same level.
+        Periodic => "periodic",
+        /// Too short, or too few changes.
+        NotEnoughData => "not_enough_data",
     }
 }
 
-/// Confidence in a verdict.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Confidence {
-    /// There is little evidence, but it points this way.
-    Possible,
-    /// Most of the evidence points this way.
-    Likely,
-    /// All of the evidence points this way, and there is much of it.
-    Certain,
-}
-
-impl Confidence {
-    /// Name in reports, JSON and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Possible => "possible",
-            Self::Likely => "likely",
-            Self::Certain => "certain",
-        }
+named_enum! {
+    /// Confidence in a verdict.
+    pub enum Confidence {
+        /// There is little evidence, but it points this way.
+        Possible => "possible",
+        /// Most of the evidence points this way.
+        Likely => "likely",
+        /// All of the evidence points this way, and there is much of it.
+        Certain => "certain",
     }
 }
 

@@ -8,6 +8,7 @@ use engine::model::cuda_object::ObjectKind;
 use engine::model::ids::{
     AddressType, AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
 };
+use engine::model::loss::LostDelta;
 use engine::model::memory_kind::MemoryKind;
 use engine::model::program::ProcessIdentity;
 use engine::model::stack::{CallStack, Frame, Language, SiteName, UnknownReason, site_name};
@@ -192,7 +193,10 @@ fn rich() -> ProcessView {
         sites_total: 2,
         uncertainty: Uncertainty {
             before_trace: true,
-            lost: LostTotals { objects: 4, ..LostTotals::default() },
+            lost: LostTotals {
+                counts: LostDelta { objects: 4, ..LostDelta::default() },
+                since: None,
+            },
             ..Uncertainty::default()
         },
         ..contained(4711, "python3")
@@ -200,20 +204,17 @@ fn rich() -> ProcessView {
 }
 
 fn snapshot() -> Snapshot {
-    let lost = LostTotals {
+    let counts = LostDelta {
         allocations: 2,
         allocated_bytes: 8192,
         frees: 1,
-        failures: 0,
         other: 1,
-        launches: 0,
-        copies: 0,
         stacks: 3,
-        tensors: 0,
         objects: 4,
         processes: 2,
-        since: Some(Timestamp(SECOND)),
+        ..LostDelta::default()
     };
+    let lost = LostTotals { counts, since: Some(Timestamp(SECOND)) };
     Snapshot {
         at: Timestamp(10 * SECOND),
         live_bytes: Bytes(25 << 20),

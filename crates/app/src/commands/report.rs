@@ -8,8 +8,8 @@ use engine::analysis::groups::GroupTable;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::PeakAnalysis;
 use engine::analysis::summary::SummaryAnalysis;
-use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::UsageAnalysis;
+use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis;
@@ -193,8 +193,8 @@ impl ReportRequest<'_> {
 
 /// An analysis that observes the changes of a file.
 enum RunningAnalysis {
-    Summary(Box<(SummaryAnalysis, PeakAnalysis, SuspectAnalysis)>),
-    Leaks(Box<(GroupTable, SuspectAnalysis)>),
+    Summary(Box<(SummaryAnalysis, PeakAnalysis, FileLedger)>),
+    Leaks(Box<(GroupTable, FileLedger)>),
     Sites(SummaryAnalysis),
     Libraries(SummaryAnalysis),
     Peak(PeakAnalysis),
@@ -205,7 +205,7 @@ enum RunningAnalysis {
 
 impl RunningAnalysis {
     fn new(request: &ReportRequest<'_>, scope: MemoryScope) -> Self {
-        let suspects = || SuspectAnalysis::new(scope);
+        let suspects = || FileLedger::new(scope);
         match request.question {
             AnalysisArg::Summary => {
                 let summary = SummaryAnalysis::new(scope);

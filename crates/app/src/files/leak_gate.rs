@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use engine::analysis::MemoryScope;
-use engine::analysis::suspects::SuspectAnalysis;
+use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
 use engine::snapshot::{NotFreed, Snapshot};
 use engine::view::{GpuFacts, View};
@@ -22,12 +22,12 @@ use crate::parse_units::LeakThreshold;
 /// A threshold that observes the changes of a file.
 pub(crate) struct LeakGate {
     threshold: LeakThreshold,
-    suspects: SuspectAnalysis,
+    suspects: FileLedger,
 }
 
 impl LeakGate {
     pub(crate) fn new(threshold: LeakThreshold, scope: MemoryScope) -> Self {
-        Self { threshold, suspects: SuspectAnalysis::new(scope) }
+        Self { threshold, suspects: FileLedger::new(scope) }
     }
 
     pub(crate) fn observe(&mut self, change: &AllocationChange) {

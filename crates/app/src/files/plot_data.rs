@@ -10,8 +10,8 @@ use engine::analysis::bands::{BandSampler, BandScan, BandScanResult, BandSeries,
 use engine::analysis::largest::{LargestAllocations, LargestAnalysis};
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::summary::SummaryAnalysis;
-use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
+use engine::ledger::FileLedger;
 use engine::model::ids::SiteId;
 use formats::report::analysis::{AnalyzedFile, OverlaySeries};
 use formats::report::html;
@@ -51,7 +51,7 @@ struct FirstPass {
     scan: BandScan,
     usage: UsageAnalysis,
     summary: SummaryAnalysis,
-    suspects: SuspectAnalysis,
+    suspects: FileLedger,
 }
 
 impl FirstPass {
@@ -66,7 +66,7 @@ impl FirstPass {
             scan: BandScan::new(scope),
             usage: UsageAnalysis::new(scope, Some(points)),
             summary: SummaryAnalysis::new(scope),
-            suspects: SuspectAnalysis::new(scope),
+            suspects: FileLedger::new(scope),
         })
     }
 }

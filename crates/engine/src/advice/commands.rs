@@ -1,33 +1,22 @@
 //! Commands that a user can copy and paste.
 
 use crate::model::container::ContainerRuntime;
+use crate::model::named::named_enum;
 use crate::snapshot::ProcessView;
 
 use super::AdviceAction;
 
-/// Where a command is entered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CommandLanguage {
-    /// A shell.
-    Shell,
-    /// The program, as Python code.
-    Python,
-    /// The program, as C code.
-    C,
-    /// The environment of the program, set before it starts.
-    Environment,
-}
-
-impl CommandLanguage {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shell => "shell",
-            Self::Python => "python",
-            Self::C => "c",
-            Self::Environment => "environment",
-        }
+named_enum! {
+    /// Where a command is entered.
+    pub enum CommandLanguage {
+        /// A shell.
+        Shell => "shell",
+        /// The program, as Python code.
+        Python => "python",
+        /// The program, as C code.
+        C => "c",
+        /// The environment of the program, set before it starts.
+        Environment => "environment",
     }
 }
 

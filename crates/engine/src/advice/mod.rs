@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 
 use crate::model::ids::{DeviceId, GpuId, Pid};
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 use crate::model::program::ProcessIdentity;
 use crate::model::units::{Bytes, Nanos};
 use crate::oom::OomCause;
@@ -40,43 +41,29 @@ pub struct AdviceInput<'a> {
 /// A process without a launch for this long counts as idle.
 pub const IDLE_AFTER: Nanos = Nanos::from_millis(5 * 60 * 1000);
 
-/// Kind of step.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum AdviceAction {
-    /// Free the unused memory of PyTorch's cache.
-    EmptyCache,
-    /// Free the unused memory of a memory pool.
-    TrimPool,
-    /// Free the unused memory of CUDA graphs.
-    TrimGraphs,
-    /// Stop an idle process.
-    StopIdle,
-    /// Restart a process that leaks.
-    RestartLeaking,
-    /// Use segments that can grow in place.
-    UseExpandableSegments,
-    /// Change the program so that it needs less memory.
-    ReduceMemoryUse,
-    /// Stop a process that is not idle.
-    Stop,
+named_enum! {
+    /// Kind of step.
+    pub enum AdviceAction {
+        /// Free the unused memory of PyTorch's cache.
+        EmptyCache => "empty_cache",
+        /// Free the unused memory of a memory pool.
+        TrimPool => "trim_pool",
+        /// Free the unused memory of CUDA graphs.
+        TrimGraphs => "trim_graphs",
+        /// Stop an idle process.
+        StopIdle => "stop_idle",
+        /// Restart a process that leaks.
+        RestartLeaking => "restart_leaking",
+        /// Use segments that can grow in place.
+        UseExpandableSegments => "use_expandable_segments",
+        /// Change the program so that it needs less memory.
+        ReduceMemoryUse => "reduce_memory_use",
+        /// Stop a process that is not idle.
+        Stop => "stop",
+    }
 }
 
 impl AdviceAction {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::EmptyCache => "empty_cache",
-            Self::TrimPool => "trim_pool",
-            Self::TrimGraphs => "trim_graphs",
-            Self::StopIdle => "stop_idle",
-            Self::RestartLeaking => "restart_leaking",
-            Self::UseExpandableSegments => "use_expandable_segments",
-            Self::ReduceMemoryUse => "reduce_memory_use",
-            Self::Stop => "stop",
-        }
-    }
-
     /// Whether no work is lost.
     #[must_use]
     pub const fn is_safe(self) -> bool {
@@ -116,26 +103,15 @@ impl AdviceAction {
     }
 }
 
-/// Precision of the bytes that a step frees.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Precision {
-    /// Exactly this many bytes.
-    Exact,
-    /// At most this many bytes.
-    UpperBound,
-    /// About this many bytes.
-    Estimate,
-}
-
-impl Precision {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::UpperBound => "upper_bound",
-            Self::Estimate => "estimate",
-        }
+named_enum! {
+    /// Precision of the bytes that a step frees.
+    pub enum Precision {
+        /// Exactly this many bytes.
+        Exact => "exact",
+        /// At most this many bytes.
+        UpperBound => "upper_bound",
+        /// About this many bytes.
+        Estimate => "estimate",
     }
 }
 

@@ -8,7 +8,7 @@ use crate::model::units::{Bytes, Nanos};
 use super::{Rule, RuleExpr, Severity, Threshold};
 
 const MINUTE: Nanos = Nanos::from_millis(60_000);
-const HOUR: Nanos = Nanos::from_millis(3_600_000);
+const HOUR: Nanos = Nanos::HOUR;
 
 /// How long an event keeps its alert firing.
 const EVENT_ALERT_WINDOW: Nanos = Nanos(10 * MINUTE.0);

@@ -1,34 +1,21 @@
 //! Alert rules, and their evaluation on one set of metrics.
 
 use crate::metrics::{Metric, MetricSet, Sample};
+use crate::model::named::named_enum;
 use crate::model::units::Nanos;
 
 use super::series_history::SeriesHistory;
 use crate::model::units::Timestamp;
 
-/// Severity of an alert.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Severity {
-    /// For information.
-    Info,
-    /// Needs attention within hours.
-    Warning,
-    /// Needs attention now.
-    Critical,
-}
-
-impl Severity {
-    /// All severities, mildest first.
-    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
-
-    /// Name in configuration and JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        }
+named_enum! {
+    /// Severity of an alert.
+    pub enum Severity {
+        /// For information.
+        Info => "info",
+        /// Needs attention within hours.
+        Warning => "warning",
+        /// Needs attention now.
+        Critical => "critical",
     }
 }
 

@@ -10,6 +10,7 @@ use super::Amount;
 use super::groups::{Group, GroupTable};
 use crate::model::ids::SiteId;
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 use crate::model::stack::{Frame, StackTable};
 
 /// A file to compare.
@@ -34,32 +35,19 @@ pub struct DiffSide {
     pub peak_bytes: u64,
 }
 
-/// Change of a site from the first file to the second.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Trend {
-    /// Only in the second file.
-    New,
-    /// More memory was never freed, or the same with a higher peak.
-    Grew,
-    /// Less memory was never freed, or the same with a lower peak.
-    Shrank,
-    /// Only in the first file.
-    Gone,
-    /// No change.
-    Same,
-}
-
-impl Trend {
-    /// Name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::New => "new",
-            Self::Grew => "grew",
-            Self::Shrank => "shrank",
-            Self::Gone => "removed",
-            Self::Same => "unchanged",
-        }
+named_enum! {
+    /// Change of a site from the first file to the second.
+    pub enum Trend {
+        /// Only in the second file.
+        New => "new",
+        /// More memory was never freed, or the same with a higher peak.
+        Grew => "grew",
+        /// Less memory was never freed, or the same with a lower peak.
+        Shrank => "shrank",
+        /// Only in the first file.
+        Gone => "removed",
+        /// No change.
+        Same => "unchanged",
     }
 }
 

@@ -1,17 +1,15 @@
 //! Totals by process, device, kind and site. One table lookup per change; single allocations are
 //! not kept.
 
-use hashbrown::HashMap;
-
-use super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::{Amount, Delta, GroupKey, MemoryScope, RunningSum, Table};
 use crate::model::change::{AllocationChange, ChangeKind, EndReason};
 use crate::model::units::Timestamp;
 
-/// All allocations with the same process, device, kind and site.
+/// All allocations with the same key, such as process, device, kind and site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Group {
+pub struct Group<K = GroupKey> {
     /// What they have in common.
-    pub key: GroupKey,
+    pub key: K,
     /// All allocations.
     pub allocated: Amount,
     /// Number freed by the program, including frees implied by the reuse of an address.
@@ -24,20 +22,31 @@ pub struct Group {
     pub exited: Amount,
     /// Peak of the live bytes.
     pub peak_bytes: u64,
+    /// When the peak was first reached.
+    pub peak_at: Timestamp,
 }
 
-impl Group {
+impl<K> Group<K> {
     /// Memory never freed: live at the end of the file or of its process.
     #[must_use]
     pub const fn never_freed(&self) -> Amount {
         self.live.plus(self.exited)
     }
+
+    /// Adds another group. The peak is an upper bound: both may have been at different times.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.allocated = self.allocated.plus(other.allocated);
+        self.freed = self.freed.saturating_add(other.freed);
+        self.released = self.released.saturating_add(other.released);
+        self.live = self.live.plus(other.live);
+        self.exited = self.exited.plus(other.exited);
+        self.peak_bytes = self.peak_bytes.saturating_add(other.peak_bytes);
+    }
 }
 
 /// Running totals of a group.
-#[derive(Clone, Copy, Debug)]
-struct GroupSums {
-    key: GroupKey,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct GroupSums {
     allocated: Amount,
     freed: u64,
     released: u64,
@@ -45,19 +54,67 @@ struct GroupSums {
     live: RunningSum,
     count: i64,
     peak: RunningSum,
+    peak_at: Timestamp,
+}
+
+impl GroupSums {
+    /// Applies the effect of a change. An update takes back earlier, incomplete data.
+    pub(super) fn apply(&mut self, delta: &Delta, change: &AllocationChange) {
+        let one = |bytes| Amount { bytes, allocations: 1 };
+        if let Some(bytes) = delta.less {
+            self.live.subtract(bytes);
+            self.count = self.count.saturating_sub(1);
+            match change.action {
+                ChangeKind::Ended { reason: EndReason::Freed | EndReason::Replaced, .. } => {
+                    self.freed = self.freed.saturating_add(1);
+                }
+                ChangeKind::Ended { reason: EndReason::Released, .. } => {
+                    self.released = self.released.saturating_add(1);
+                }
+                ChangeKind::Ended { reason: EndReason::ProcessExited, .. } => {
+                    self.exited = self.exited.plus(one(bytes));
+                }
+                ChangeKind::Allocated | ChangeKind::Updated { .. } => {
+                    self.allocated = self.allocated.minus(one(bytes));
+                }
+            }
+        }
+        if let Some(bytes) = delta.more {
+            self.allocated = self.allocated.plus(one(bytes));
+            self.live.add(bytes);
+            self.count = self.count.saturating_add(1);
+            if self.live > self.peak {
+                (self.peak, self.peak_at) = (self.live, change.at);
+            }
+        }
+    }
+
+    pub(super) fn peak(&self) -> (u64, Timestamp) {
+        (self.peak.value(), self.peak_at)
+    }
+
+    pub(super) fn group<K>(&self, key: K) -> Group<K> {
+        let allocations = u64::try_from(self.count).unwrap_or(0);
+        Group {
+            key,
+            allocated: self.allocated,
+            freed: self.freed,
+            released: self.released,
+            live: Amount { bytes: self.live.value(), allocations },
+            exited: self.exited,
+            peak_bytes: self.peak.value(),
+            peak_at: self.peak_at,
+        }
+    }
 }
 
 /// Totals of all groups.
 #[derive(Clone, Debug, Default)]
 pub struct GroupTable {
     scope: MemoryScope,
-    index: HashMap<(u64, u64), u32>,
-    sums: Vec<GroupSums>,
-    /// Most recently used group: programs allocate and free in runs.
-    last: Option<((u64, u64), u32)>,
-    now: RunningSum,
-    peak: RunningSum,
-    peak_at: Timestamp,
+    groups: Table<(u64, u64), (GroupKey, GroupSums)>,
+    /// All counted memory.
+    all: GroupSums,
 }
 
 impl GroupTable {
@@ -69,70 +126,14 @@ impl GroupTable {
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
-        let key = GroupKey::of(change);
-        let bytes = change.bytes;
-        let counts = self.scope.counts(change.kind);
-        match change.action {
-            ChangeKind::Allocated => {
-                let sums = self.sums(key);
-                sums.allocated = sums.allocated.plus(Amount { bytes, allocations: 1 });
-                sums.begin(bytes);
-                if counts {
-                    self.now.add(bytes);
-                }
-            }
-            ChangeKind::Ended { reason, .. } => {
-                let sums = self.sums(key);
-                sums.end(bytes);
-                match reason {
-                    EndReason::Freed | EndReason::Replaced => sums.freed += 1,
-                    EndReason::Released => sums.released += 1,
-                    EndReason::ProcessExited => {
-                        sums.exited = sums.exited.plus(Amount { bytes, allocations: 1 });
-                    }
-                }
-                if counts {
-                    self.now.subtract(bytes);
-                }
-            }
-            ChangeKind::Updated { before, .. } => {
-                let old = self.sums(key.on(before.device));
-                let amount = Amount { bytes: before.bytes, allocations: 1 };
-                old.end(before.bytes);
-                old.allocated.bytes = old.allocated.bytes.saturating_sub(amount.bytes);
-                old.allocated.allocations = old.allocated.allocations.saturating_sub(1);
-                let new = self.sums(key);
-                new.allocated = new.allocated.plus(Amount { bytes, allocations: 1 });
-                new.begin(bytes);
-                if counts {
-                    self.now.subtract(before.bytes);
-                    self.now.add(bytes);
-                }
+        for delta in Delta::of(change) {
+            let key = delta.key;
+            let (_, sums) = self.groups.get(key.packed(), || (key, GroupSums::default()));
+            sums.apply(&delta, change);
+            if self.scope.counts(key.kind) {
+                self.all.apply(&delta, change);
             }
         }
-        if self.now > self.peak {
-            self.peak = self.now;
-            self.peak_at = change.at;
-        }
-    }
-
-    fn sums(&mut self, key: GroupKey) -> &mut GroupSums {
-        let packed = key.packed();
-        let index = match self.last {
-            Some((last, index)) if last == packed => index,
-            _ => self.find(packed, key),
-        };
-        &mut self.sums[index as usize]
-    }
-
-    fn find(&mut self, packed: (u64, u64), key: GroupKey) -> u32 {
-        let Self { index, sums, .. } = self;
-        let found = *index.entry(packed).or_insert_with(|| {
-            sums.push(GroupSums::new(key));
-            (sums.len() - 1) as u32
-        });
-        self.last = Some((packed, found));
-        found
     }
 
     /// Memory that counts in this file.
@@ -143,53 +144,13 @@ impl GroupTable {
 
     /// All groups with an allocation, in order of first appearance.
     pub fn iter(&self) -> impl Iterator<Item = Group> {
-        self.sums.iter().map(GroupSums::group).filter(|group| group.allocated.allocations > 0)
+        let all = self.groups.rows.iter().map(|(key, sums)| sums.group(*key));
+        all.filter(|group| group.allocated.allocations > 0)
     }
 
     /// Peak of the counted memory over all processes and devices, and when it was first reached.
     #[must_use]
     pub fn peak(&self) -> (u64, Timestamp) {
-        (self.peak.value(), self.peak_at)
-    }
-}
-
-impl GroupSums {
-    const fn new(key: GroupKey) -> Self {
-        let none = Amount { bytes: 0, allocations: 0 };
-        let zero = RunningSum(0);
-        Self {
-            key,
-            allocated: none,
-            freed: 0,
-            released: 0,
-            exited: none,
-            live: zero,
-            count: 0,
-            peak: zero,
-        }
-    }
-
-    fn begin(&mut self, bytes: u64) {
-        self.live.add(bytes);
-        self.count += 1;
-        self.peak = self.peak.max(self.live);
-    }
-
-    fn end(&mut self, bytes: u64) {
-        self.live.subtract(bytes);
-        self.count -= 1;
-    }
-
-    fn group(&self) -> Group {
-        let allocations = u64::try_from(self.count).unwrap_or(0);
-        Group {
-            key: self.key,
-            allocated: self.allocated,
-            freed: self.freed,
-            released: self.released,
-            live: Amount { bytes: self.live.value(), allocations },
-            exited: self.exited,
-            peak_bytes: self.peak.value(),
-        }
+        self.all.peak()
     }
 }

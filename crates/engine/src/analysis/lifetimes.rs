@@ -25,10 +25,7 @@ impl Lifetime {
     pub const fn end_reason(&self) -> &'static str {
         match self.ended {
             None => "live",
-            Some((_, EndReason::Freed)) => "freed",
-            Some((_, EndReason::Replaced)) => "replaced",
-            Some((_, EndReason::Released)) => "released",
-            Some((_, EndReason::ProcessExited)) => "process_exited",
+            Some((_, reason)) => reason.name(),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Offline analysis. Each module is given every change of a file, in order, and returns its report
 //! at the end. None keeps more than the live allocations or the data that it reports.
 //!
-//! [`groups`] computes totals by group and is the basis of [`leaks`], [`summary`] and [`diff`].
-//! [`peak`], [`usage`] and [`suspects`] keep the part of the history that they need. [`lifetimes`]
+//! [`groups`] adds up allocations by group and is the basis of [`leaks`], [`summary`], [`diff`] and
+//! [`bands`]. [`peak`] and [`usage`] keep the part of the history that they need. [`lifetimes`]
 //! returns single allocations. [`fragmentation`] analyzes the final state of caches. [`bands`] and
-//! [`largest`] provide the data of charts.
+//! [`largest`] provide the data of charts. Verdicts are those of [`crate::ledger::FileLedger`].
 
 pub mod bands;
 pub mod diff;
@@ -15,34 +15,17 @@ pub mod leaks;
 pub mod lifetimes;
 pub mod peak;
 pub mod summary;
-pub mod suspects;
+mod time_buckets;
 pub mod usage;
 
-use crate::model::change::AllocationChange;
+use std::hash::Hash;
+
+use hashbrown::HashMap;
+
+use crate::model::change::{AllocationChange, ChangeKind};
 use crate::model::ids::{DeviceId, Pid, SiteId};
+pub use crate::model::memory_kind::MemoryScope;
 use crate::model::memory_kind::{MemoryKind, MemoryLayer};
-
-/// Memory kinds that totals, peaks and leaks of a file include. Layers are never added, so each
-/// file format has one scope.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum MemoryScope {
-    /// Device memory, as allocated from the driver.
-    #[default]
-    Device,
-    /// Blocks allocated from a framework's cache, for files that the framework wrote.
-    Torch,
-}
-
-impl MemoryScope {
-    /// Whether memory of this kind counts.
-    #[must_use]
-    pub const fn counts(self, kind: MemoryKind) -> bool {
-        match self {
-            Self::Device => kind.takes_device_memory(),
-            Self::Torch => matches!(kind, MemoryKind::Torch),
-        }
-    }
-}
 
 /// What allocations are grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -77,6 +60,88 @@ impl GroupKey {
     }
 }
 
+/// Effect of a change on one group: an allocation to take away, one to add, or both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delta {
+    /// The group.
+    pub key: GroupKey,
+    /// Size to subtract.
+    pub less: Option<u64>,
+    /// Size to add.
+    pub more: Option<u64>,
+}
+
+impl Delta {
+    /// Effects of a change: two if an update moves memory to another device.
+    pub fn of(change: &AllocationChange) -> impl Iterator<Item = Self> {
+        let (key, more) = (GroupKey::of(change), Some(change.bytes));
+        let (first, second) = match change.action {
+            ChangeKind::Allocated => (Self { key, less: None, more }, None),
+            ChangeKind::Ended { .. } => (Self { key, less: more, more: None }, None),
+            ChangeKind::Updated { before, .. } if before.device == change.device => {
+                (Self { key, less: Some(before.bytes), more }, None)
+            }
+            ChangeKind::Updated { before, .. } => {
+                let from = key.on(before.device);
+                let less = Some(before.bytes);
+                (Self { key: from, less, more: None }, Some(Self { key, less: None, more }))
+            }
+        };
+        [Some(first), second].into_iter().flatten()
+    }
+
+    /// Whether it changes a sum of sizes.
+    #[must_use]
+    pub fn changes_size(&self) -> bool {
+        self.less.unwrap_or(0) != self.more.unwrap_or(0)
+    }
+
+    /// Applies the sizes to a sum.
+    pub fn apply(&self, sum: &mut RunningSum) {
+        sum.subtract(self.less.unwrap_or(0));
+        sum.add(self.more.unwrap_or(0));
+    }
+}
+
+/// Values by key. The most recently used one is found at once: programs allocate and free in runs.
+#[derive(Clone, Debug)]
+struct Table<K, V> {
+    index: HashMap<K, u32>,
+    rows: Vec<V>,
+    last: Option<(K, u32)>,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self { index: HashMap::new(), rows: Vec::new(), last: None }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> Table<K, V> {
+    /// Value of a key; adds it if it is new.
+    fn get(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
+        let Self { index, rows, last } = self;
+        let row = match *last {
+            Some((known, row)) if known == key => row,
+            _ => *index.entry(key).or_insert_with(|| {
+                rows.push(new());
+                (rows.len() - 1) as u32
+            }),
+        };
+        *last = Some((key, row));
+        &mut rows[row as usize]
+    }
+
+    /// All keys with their values.
+    fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.index.iter().filter_map(|(key, row)| Some((*key, self.rows.get(*row as usize)?)))
+    }
+
+    fn find(&self, key: K) -> Option<&V> {
+        self.index.get(&key).and_then(|row| self.rows.get(*row as usize))
+    }
+}
+
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
@@ -93,6 +158,14 @@ impl Amount {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
             allocations: self.allocations.saturating_add(other.allocations),
+        }
+    }
+
+    /// Difference of two amounts; at least 0.
+    const fn minus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            allocations: self.allocations.saturating_sub(other.allocations),
         }
     }
 }

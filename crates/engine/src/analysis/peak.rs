@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 
 use super::{Amount, GroupKey, MemoryScope, RunningSum};
 use crate::model::change::{AllocationChange, ChangeKind};
-use crate::model::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, Tid};
+use crate::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
 use crate::model::memory_kind::MemoryKind;
 use crate::model::units::Timestamp;
 
@@ -96,14 +96,7 @@ pub struct PeakAnalysis {
 
 /// Packs process and key into two words: the table is read with every change.
 fn packed_key(pid: Pid, key: AllocationKey) -> (u64, u64) {
-    let space = match key.space {
-        AddressType::Pointer => 0,
-        AddressType::Handle => 1,
-        AddressType::Array => 2,
-        AddressType::Pool => 3,
-        AddressType::External => 4,
-    };
-    (key.value, u64::from(pid.0) << 8 | space)
+    (key.value, u64::from(pid.0) << 8 | key.space.index() as u64)
 }
 
 impl PeakAnalysis {

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::groups::{Group, GroupTable};
-use super::{Amount, MemoryScope, RunningSum, by_kind};
-use crate::model::change::{AllocationChange, ChangeKind};
+use super::groups::{Group, GroupSums, GroupTable};
+use super::{Amount, Delta, MemoryScope, Table, by_kind};
+use crate::model::change::AllocationChange;
 use crate::model::ids::{DeviceId, Pid};
 use crate::model::memory_kind::MemoryKind;
 use crate::model::units::Timestamp;
@@ -66,25 +66,15 @@ pub struct SummaryReport {
 #[derive(Clone, Debug, Default)]
 pub struct SummaryAnalysis {
     groups: GroupTable,
-    peaks: HashMap<u64, RunningPeak>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct RunningPeak {
-    now: RunningSum,
-    peak: RunningSum,
-    at: Timestamp,
-}
-
-fn packed(pid: Pid, device: Option<DeviceId>) -> u64 {
-    u64::from(pid.0) | device.map_or(0, |device| u64::from(device.0) + 1) << 32
+    /// Counted memory of each process on each device.
+    devices: Table<(Pid, Option<DeviceId>), GroupSums>,
 }
 
 impl SummaryAnalysis {
     /// Creates an empty analysis; `scope` selects the memory that totals and peaks include.
     #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
-        Self { groups: GroupTable::new(scope), peaks: HashMap::new() }
+        Self { groups: GroupTable::new(scope), devices: Table::default() }
     }
 
     /// Adds a change.
@@ -93,19 +83,10 @@ impl SummaryAnalysis {
         if !self.groups.scope().counts(change.kind) {
             return;
         }
-        let AllocationChange { pid, device, bytes, at, .. } = *change;
-        match change.action {
-            ChangeKind::Ended { .. } => self.peak(pid, device).now.subtract(bytes),
-            ChangeKind::Allocated => self.peak(pid, device).add(bytes, at),
-            ChangeKind::Updated { before, .. } => {
-                self.peak(pid, before.device).now.subtract(before.bytes);
-                self.peak(pid, device).add(bytes, at);
-            }
+        for delta in Delta::of(change) {
+            let owner = (delta.key.pid, delta.key.device);
+            self.devices.get(owner, GroupSums::default).apply(&delta, change);
         }
-    }
-
-    fn peak(&mut self, pid: Pid, device: Option<DeviceId>) -> &mut RunningPeak {
-        self.peaks.entry(packed(pid, device)).or_default()
     }
 
     /// Totals by group.
@@ -159,7 +140,8 @@ impl SummaryAnalysis {
         let here = || groups.iter().filter(|group| group.key.device == device);
         let scope = self.groups.scope();
         let counted = || here().filter(|group| scope.counts(group.key.kind));
-        let peak = self.peaks.get(&packed(pid, device)).copied().unwrap_or_default();
+        let sums = self.devices.find((pid, device)).copied().unwrap_or_default();
+        let (peak_bytes, peak_at) = sums.peak();
         DeviceSummary {
             device,
             allocations: here().map(|group| group.allocated.allocations).sum(),
@@ -167,19 +149,9 @@ impl SummaryAnalysis {
             released: here().map(|group| group.released).sum(),
             live: counted().map(|group| group.live).fold(Amount::default(), Amount::plus),
             never_freed: counted().map(Group::never_freed).fold(Amount::default(), Amount::plus),
-            peak_bytes: peak.peak.value(),
-            peak_at: peak.at,
+            peak_bytes,
+            peak_at,
             kinds: by_kind(here().map(|group| (group.key.kind, group.never_freed()))),
-        }
-    }
-}
-
-impl RunningPeak {
-    fn add(&mut self, bytes: u64, at: Timestamp) {
-        self.now.add(bytes);
-        if self.now > self.peak {
-            self.peak = self.now;
-            self.at = at;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Values that support a verdict.
 
 use super::growth_run::GrowthRun;
+use super::usage_trend::median_slope;
 use super::{ObservedWindows, SiteObservation, pattern};
 use crate::model::units::Nanos;
 use crate::verdict::{Evidence, Verdict};
@@ -42,31 +43,19 @@ pub(super) fn of(
         median_life: site.lifetimes.median(),
         longest_life: site.lifetimes.max(),
         overdue: overdue(observed),
-        time_to_verdict: None,
-        freed_at_end: 0,
-        time_until_full: None,
-        tensors: None,
-        kept_by: None,
         window_min,
+        ..Evidence::default()
     }
 }
 
-/// Median slope per hour between all pairs of windows in the second half (Theil–Sen estimator).
+/// Median slope per hour of the second half.
 fn slope(observed: &ObservedWindows) -> u64 {
     let half = observed.windows.len() / 2;
-    let late: Vec<(usize, u64)> =
-        observed.windows.iter().map(|window| window.low).enumerate().skip(half).collect();
-    let mut slopes = Vec::new();
-    for (index, (from, before)) in late.iter().enumerate() {
-        for (to, after) in late.iter().skip(index + 1) {
-            let time = (to - from) as u128 * u128::from(observed.length.max(1));
-            let change = i128::from(*after) - i128::from(*before);
-            slopes.push(change * 3_600_000_000_000 / time.max(1) as i128);
-        }
-    }
-    slopes.sort_unstable();
-    let middle = slopes.get(slopes.len() / 2).copied().unwrap_or(0);
-    u64::try_from(middle.max(0)).unwrap_or(u64::MAX)
+    let late = observed.windows.iter().enumerate().skip(half);
+    let points: Vec<_> = late
+        .map(|(index, window)| (observed.length.saturating_mul(index as u64), window.low))
+        .collect();
+    u64::try_from(median_slope(&points).unwrap_or(0).max(0)).unwrap_or(u64::MAX)
 }
 
 /// Minimum and maximum of the live quantity in the second half.

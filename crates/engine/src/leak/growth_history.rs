@@ -45,7 +45,7 @@ impl Window {
     }
 
     /// Merges this window with the later window `next`.
-    fn then(self, next: Self) -> Self {
+    pub(super) fn then(self, next: Self) -> Self {
         Self {
             low: self.low.min(next.low),
             high: self.high.max(next.high),

@@ -229,7 +229,7 @@ impl GrowthRun {
 }
 
 fn per_hour(quantity: u64, time: u64) -> u64 {
-    let hourly = u128::from(quantity) * 3_600_000_000_000 / u128::from(time.max(1));
+    let hourly = u128::from(quantity) * u128::from(Nanos::HOUR.0) / u128::from(time.max(1));
     u64::try_from(hourly).unwrap_or(u64::MAX)
 }
 

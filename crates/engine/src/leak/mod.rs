@@ -96,14 +96,7 @@ impl ObservedWindows {
             && end.saturating_sub(site.now.0) > length / 2
             && let (Some(last), Some(before)) = (windows.pop(), windows.last_mut())
         {
-            *before = Window {
-                low: before.low.min(last.low),
-                high: before.high.max(last.high),
-                end: last.end,
-                survived: before.survived.saturating_add(last.survived),
-                survived_count: before.survived_count.saturating_add(last.survived_count),
-                allocated_count: before.allocated_count.saturating_add(last.allocated_count),
-            };
+            *before = before.then(last);
         }
         let due = site.lifetimes.due_age().map(|due| due.0);
         Self { windows, length, start, first: site.first.0.max(start), now: site.now.0, due }

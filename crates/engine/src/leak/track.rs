@@ -6,7 +6,7 @@ use crate::model::units::{ByteSum, Nanos, Timestamp};
 use crate::verdict::{Confidence, Evidence, Verdict};
 
 /// Allocations of one kind from one site, in bytes or numbers of objects.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Track {
     /// Live quantity.
     pub(crate) live: ByteSum,
@@ -49,19 +49,7 @@ impl Track {
     /// Creates an empty track.
     #[must_use]
     pub fn new(at: Timestamp) -> Self {
-        Self {
-            live: ByteSum::default(),
-            count: 0,
-            allocations: 0,
-            freed: 0,
-            first: at,
-            last: at,
-            allocated_at_sum: ByteSum::default(),
-            lifetime_sum: ByteSum::default(),
-            lifetimes: LifetimeHistogram::default(),
-            history: GrowthHistory::default(),
-            final_frees: FinalFrees::default(),
-        }
+        Self { first: at, last: at, ..Self::default() }
     }
 
     /// Live quantity.

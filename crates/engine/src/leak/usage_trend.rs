@@ -21,9 +21,6 @@ const POINTS: u64 = 12;
 /// Smaller changes are not growth: drivers count in pages of 2 MiB.
 const MIN_CHANGE: i128 = 4 << 20;
 
-/// An hour in nanoseconds.
-const HOUR: i128 = 3_600_000_000_000;
-
 /// Minimum and last level in one window.
 #[derive(Clone, Copy, Debug)]
 struct LevelWindow {
@@ -109,18 +106,25 @@ impl UsageTrend {
             .map(|at| (at, low_at(at)))
             .chain([(now.0, level)])
             .collect();
-        let mut slopes = Vec::new();
-        for (index, (from, before)) in points.iter().enumerate() {
-            for (to, after) in points.iter().skip(index + 1) {
-                let change = i128::from(*after) - i128::from(*before);
-                slopes.push(change * HOUR / i128::from(to.saturating_sub(*from).max(1)));
-            }
-        }
-        slopes.sort_unstable();
-        let middle = slopes.get(slopes.len() / 2).copied()?;
-        let is_change = (middle * i128::from(half) / HOUR).abs() >= MIN_CHANGE;
+        let middle = median_slope(&points)?;
+        let is_change = (middle * i128::from(half) / i128::from(Nanos::HOUR.0)).abs() >= MIN_CHANGE;
         i64::try_from(if is_change { middle } else { 0 }).ok()
     }
+}
+
+/// Median slope per hour between all pairs of points, given as times and levels (Theil–Sen
+/// estimator).
+pub(super) fn median_slope(points: &[(u64, u64)]) -> Option<i128> {
+    let mut slopes = Vec::new();
+    for (index, (from, before)) in points.iter().enumerate() {
+        for (to, after) in points.iter().skip(index + 1) {
+            let change = i128::from(*after) - i128::from(*before);
+            let time = i128::from(to.saturating_sub(*from).max(1));
+            slopes.push(change * i128::from(Nanos::HOUR.0) / time);
+        }
+    }
+    slopes.sort_unstable();
+    slopes.get(slopes.len() / 2).copied()
 }
 
 #[cfg(test)]

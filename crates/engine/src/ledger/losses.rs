@@ -2,7 +2,7 @@
 
 use crate::model::event::{Event, LostDelta};
 use crate::model::ids::Pid;
-use crate::snapshot::{LostTotals, Uncertainty};
+use crate::snapshot::Uncertainty;
 
 use super::driver::graph::NodeLimitReached;
 use super::memory::totals::ByteSum;
@@ -34,7 +34,7 @@ impl Ledger {
         let is_listed = self.running.get(&pid).is_some_and(|process| !process.no_calls_since_exec);
         let processes = if is_listed { 0 } else { lost.processes };
         let lost = &LostDelta { processes, ..*lost };
-        memory::loss::add(&mut self.lost, lost, at);
+        self.lost.add(lost, at);
         let owner = match self.running.get_mut(&pid) {
             Some(process) => Some(process),
             // The end of an unknown process is not that of a process that ended before.
@@ -45,7 +45,7 @@ impl Ledger {
             process.record_loss(lost, false, at);
             return;
         }
-        memory::loss::add(&mut self.unattributed, lost, at);
+        self.unattributed.add(lost, at);
         if pid != UNATTRIBUTED_PID
             && lost.processes == 0
             && *lost != LostDelta::default()
@@ -73,11 +73,11 @@ impl Ledger {
             ended = ended.plus(process.context_ends.doubtful_bytes());
             ended = ended
                 .plus(process_view::possibly_freed(process, &[&losses.own, &losses.ambiguous]));
-            let LostTotals { allocations, frees, .. } = losses.shared;
+            let LostDelta { allocations, frees, .. } = losses.shared.counts;
             if process.possible_lost_frees(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
                 mapped_only = mapped_only.plus(process.physical.mapped_only());
-                let LostTotals { allocations, frees, .. } = self.unattributed;
+                let LostDelta { allocations, frees, .. } = self.unattributed.counts;
                 ends = ends.max(process.possible_lost_frees(allocations, frees));
             }
         }

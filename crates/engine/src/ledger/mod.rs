@@ -36,6 +36,7 @@ mod activity;
 mod change_log;
 mod driver;
 mod ended_processes;
+mod file;
 mod identity;
 mod losses;
 mod measurements;
@@ -75,6 +76,7 @@ use sites::table::SiteTable;
 use sites::verdicts::SiteVerdicts;
 use sites::views::SiteListKind;
 
+pub use file::FileLedger;
 pub use measurements::{EndedMeasurement, LiveSites, MeasurementId};
 
 /// Limit of suspects in a snapshot: more than a host has, so that all outputs count the same.
@@ -439,12 +441,6 @@ impl Ledger {
     #[must_use]
     pub fn live_bytes(&self) -> Bytes {
         self.live().bytes()
-    }
-
-    /// Number of running processes that have called the driver. O(processes).
-    #[must_use]
-    pub fn process_count(&self) -> usize {
-        self.shown().count()
     }
 
     /// Number of ended processes that were never in a snapshot, because more than 10,000 ended

@@ -24,13 +24,14 @@ use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
 use super::activity::ProcessActivity;
 use super::change_log::ProcessChangeLog;
 use super::driver::context::Contexts;
-use super::driver::context_ends::ContextEnds;
+use super::driver::context::ends::ContextEnds;
 use super::driver::device::Devices;
 use super::driver::graph::{Graphs, NodeLimitReached, is_of_graph};
 use super::driver::objects::ObjectTable;
 use super::driver::overhead::Overhead;
 use super::driver::physical::PhysicalMemory;
 use super::driver::pool::Pools;
+use super::driver::reuse::{Counts, existed};
 use super::memory::allocation::{AllocationEntry, Allocations, NIL, NewAllocation, Slot};
 use super::memory::loss::Losses;
 use super::memory::pending_frees::{PendingFree, PendingFrees};
@@ -94,7 +95,7 @@ pub(super) struct Process {
     /// Whether memory was allocated with neither context nor device known.
     pub(super) unowned: bool,
     /// Imported memory that is opened more than once: number of additional openings.
-    reopened: HashMap<AllocationKey, u64>,
+    reopened: Counts<AllocationKey>,
     /// Logs allocation changes, if requested.
     pub(super) observer: Option<Box<ProcessChangeLog>>,
     /// Whether it was never announced, so that its start was not seen.
@@ -158,7 +159,7 @@ impl Process {
             api_misuse: ApiMisuse::default(),
             freed: RecentFrees::default(),
             unowned: false,
-            reopened: HashMap::new(),
+            reopened: Counts::default(),
             observer: None,
             unannounced: false,
             activity: None,
@@ -262,7 +263,7 @@ impl Process {
     }
 
     /// Whether all its allocations were seen.
-    const fn has_all_allocations(&self) -> bool {
+    fn has_all_allocations(&self) -> bool {
         !self.before_trace && self.losses.own.allocations == 0
     }
 
@@ -343,8 +344,8 @@ impl Process {
         self.pools.add(&entry);
         let live = self.totals.live.bytes();
         self.totals.add(&entry, self.call);
-        let site = self.sites.add(&entry, event.tid, self.graphs.capturing());
-        self.anomaly_log.observe(&entry, event.tid, site, live);
+        let site = self.sites.add(&entry, Some(event.tid), self.graphs.capturing());
+        self.anomaly_log.observe(&entry, Some(event.tid), site, live);
         self.losses.begin(&entry);
         self.context_ends.begin(&entry);
         if self.observer.is_some() {
@@ -384,7 +385,7 @@ impl Process {
             live.is_some_and(|slot| self.allocations.slab[slot].kind == MemoryKind::Imported);
         if open {
             self.counts.allocations += 1;
-            *self.reopened.entry(key).or_insert(0) += 1;
+            self.reopened.add(key, 1);
             self.sites.reopen(site, kind, event.time);
         }
         open
@@ -406,8 +407,8 @@ impl Process {
     pub(super) fn free_key(&mut self, event: &Event, key: AllocationKey, by: Option<FreeFunction>) {
         self.freed.push(key);
         let live = self.allocations.find(key);
-        // A call entered before the live allocation existed refers to an older one.
-        let own = live.filter(|&slot| event.entry_time >= self.allocations.slab[slot].returned_at);
+        let since = |slot: Slot| self.allocations.slab[slot].returned_at;
+        let own = live.filter(|&slot| existed(since(slot), event.entry_time));
         if let Some(slot) = own {
             self.free_slot(slot, by);
         } else if !self.match_pending_free(key) {
@@ -446,14 +447,11 @@ impl Process {
     /// Closes one of several openings of imported memory; returns whether it stays open.
     fn close_one(&mut self, slot: Slot) -> bool {
         let entry = self.allocations.slab[slot];
-        let key = entry.key();
-        let Some(count) = self.reopened.get_mut(&key) else { return false };
-        *count -= 1;
-        if *count == 0 {
-            self.reopened.remove(&key);
+        let stays_open = self.reopened.take(entry.key());
+        if stays_open {
+            self.sites.close_handle(&entry, self.call.1);
         }
-        self.sites.close_handle(&entry, self.call.1);
-        true
+        stays_open
     }
 
     /// Counts a failed call.
@@ -534,12 +532,13 @@ impl Process {
         self.totals.subtract(entry, self.call);
         self.losses.end(entry);
         self.context_ends.end(entry, reason);
+        self.anomaly_log.end(entry);
         let key = entry.key();
         if key.space == AddressType::Handle {
             self.physical.clear(PhysicalHandleId(key.value));
         }
-        let reopened = (entry.kind == MemoryKind::Imported).then(|| self.reopened.remove(&key));
-        let openings = 1 + reopened.flatten().unwrap_or(0);
+        let is_imported = entry.kind == MemoryKind::Imported;
+        let openings = 1 + if is_imported { self.reopened.take_all(key) } else { 0 };
         self.sites.remove(entry, reason, self.call.1, openings);
         openings
     }

@@ -3,6 +3,7 @@
 
 use crate::model::ids::{AllocationKey, DeviceId, Pid, PoolId, SiteId, StreamId, Tid};
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 use crate::model::units::Timestamp;
 
 /// An allocation, its end, or an update. The end repeats all fields, so that totals can be computed
@@ -75,15 +76,16 @@ impl AllocationChange {
     }
 }
 
-/// Reason why an allocation ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum EndReason {
-    /// The program freed it.
-    Freed,
-    /// Implied by another allocation with the same key: it must have been freed.
-    Replaced,
-    /// Its context or module ended.
-    Released,
-    /// Its process ended while it was live: it was never freed.
-    ProcessExited,
+named_enum! {
+    /// Reason why an allocation ended.
+    pub enum EndReason {
+        /// The program freed it.
+        Freed => "freed",
+        /// Implied by another allocation with the same key: it must have been freed.
+        Replaced => "replaced",
+        /// Its context or module ended.
+        Released => "released",
+        /// Its process ended while it was live: it was never freed.
+        ProcessExited => "process_exited",
+    }
 }

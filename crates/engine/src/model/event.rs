@@ -9,7 +9,9 @@ use crate::model::ids::{
     AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, PhysicalHandleId,
     Pid, PoolId, SiteId, StreamId, Tid,
 };
+pub use crate::model::loss::LostDelta;
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 use crate::model::program::ProcessIdentity;
 use crate::model::stack::Frame;
 use crate::model::tensor::{TensorEvent, TensorTracking};
@@ -150,24 +152,25 @@ pub struct Allocate {
     pub site: Option<SiteId>,
 }
 
-/// Function family of a free. A family that does not match the memory kind is API misuse, even if
-/// the driver accepts it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FreeFunction {
-    /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
-    Free,
-    /// `cuMemFreeAsync`: stream-ordered memory; the driver also accepts plain device memory.
-    FreeAsync,
-    /// `cuMemFreeHost`: pinned memory.
-    FreeHost,
-    /// `cuMemHostUnregister`: registered memory.
-    Unregister,
-    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
-    DestroyArray,
-    /// `cuIpcCloseMemHandle`.
-    CloseImport,
-    /// `cuDestroyExternalMemory`.
-    DestroyExternal,
+named_enum! {
+    /// Function family of a free. A family that does not match the memory kind is API misuse, even if
+    /// the driver accepts it.
+    pub enum FreeFunction {
+        /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
+        Free => "free",
+        /// `cuMemFreeAsync`: stream-ordered memory; the driver also accepts plain device memory.
+        FreeAsync => "free_async",
+        /// `cuMemFreeHost`: pinned memory.
+        FreeHost => "free_host",
+        /// `cuMemHostUnregister`: registered memory.
+        Unregister => "unregister",
+        /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
+        DestroyArray => "destroy_array",
+        /// `cuIpcCloseMemHandle`.
+        CloseImport => "close_import",
+        /// `cuDestroyExternalMemory`.
+        DestroyExternal => "destroy_external",
+    }
 }
 
 impl FreeFunction {
@@ -469,58 +472,4 @@ pub enum ContextCall {
         /// Its device.
         device: DeviceId,
     },
-}
-
-/// Records that were not delivered, as *increments* since the previous event of this kind for the
-/// process. The pid is 0 if the process is unknown.
-///
-/// The time of the event is when the counters were read: no loss is newer, and all records from
-/// before that time are delivered first. The bounds of a snapshot cover losses reported before it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LostDelta {
-    /// Successful allocating calls.
-    pub allocations: u64,
-    /// Bytes requested by those calls.
-    pub allocated_bytes: u64,
-    /// Successful freeing calls.
-    pub frees: u64,
-    /// Failed calls.
-    pub failures: u64,
-    /// All others: contexts, process lifecycle, mappings and references of physical memory, pools,
-    /// graphs and captures.
-    pub other: u64,
-    /// Launches not counted by kernel.
-    pub launches: u64,
-    /// Copies and memsets not counted.
-    pub copies: u64,
-    /// Allocations whose call stack was lost.
-    pub stacks: u64,
-    /// Creations and destructions of CUDA objects. Records that also concern memory are included in
-    /// `other` as well.
-    pub objects: u64,
-    /// Blocks allocated or freed by a framework's cache. They do not affect the driver's memory.
-    pub tensors: u64,
-    /// Processes that ended without having been announced. Nothing is known about them except calls
-    /// that were delivered.
-    pub processes: u64,
-}
-
-impl LostDelta {
-    /// Combines the counts with those of another one by one.
-    #[must_use]
-    pub fn combined(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
-        Self {
-            allocations: with(self.allocations, other.allocations),
-            allocated_bytes: with(self.allocated_bytes, other.allocated_bytes),
-            frees: with(self.frees, other.frees),
-            failures: with(self.failures, other.failures),
-            other: with(self.other, other.other),
-            launches: with(self.launches, other.launches),
-            copies: with(self.copies, other.copies),
-            stacks: with(self.stacks, other.stacks),
-            objects: with(self.objects, other.objects),
-            tensors: with(self.tensors, other.tensors),
-            processes: with(self.processes, other.processes),
-        }
-    }
 }

@@ -2,14 +2,47 @@
 
 use std::fmt;
 
-/// A process id in the host's root namespace. The kernel reuses pids, so a pid alone does not
-/// identify a process: see [`ProcessKey`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct Pid(pub u32);
+use crate::model::named::named_enum;
 
-/// A thread id.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Tid(pub u32);
+/// Declares identifiers: numbers with a type of their own.
+macro_rules! ids {
+    ($($(#[$about:meta])* $name:ident($number:ty);)*) => {
+        $($(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+        pub struct $name(pub $number);)*
+    };
+}
+
+ids! {
+    /// A process id in the host's root namespace. The kernel reuses pids, so a pid alone does not
+    /// identify a process: see [`ProcessKey`].
+    Pid(u32);
+    /// A thread id.
+    Tid(u32);
+    /// Device ordinal *inside* a process, relative to `CUDA_VISIBLE_DEVICES`.
+    DeviceId(u16);
+    /// A physical GPU of the host, by its NVML and `nvidia-smi` index. A MIG instance counts as its
+    /// GPU.
+    GpuId(u16);
+    /// A `CUcontext` of one process; 0 means no context.
+    ContextId(u64);
+    /// A `CUmemGenericAllocationHandle` of one process.
+    PhysicalHandleId(u64);
+    /// A `CUmemoryPool` of one process.
+    PoolId(u64);
+    /// A `CUstream` of one process; the default streams are 0, 1 and 2.
+    StreamId(u64);
+    /// A `CUgraph` of one process.
+    GraphId(u64);
+    /// A `CUgraphExec` of one process.
+    GraphExecId(u64);
+    /// An allocation site: an interned call stack.
+    SiteId(u32);
+    /// A `CUfunction` or `CUkernel` of one process, or a `CUgraphExec`, which is launched as a whole.
+    KernelId(u64);
+    /// Index into the hook table: identifies a driver function.
+    FunctionId(u16);
+}
 
 /// Identifies a process: pid and start time (nanoseconds since boot). An exec keeps both, so the
 /// ledger adds its own generation.
@@ -21,71 +54,26 @@ pub struct ProcessKey {
     pub start: u64,
 }
 
-/// Device ordinal *inside* a process, relative to `CUDA_VISIBLE_DEVICES`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct DeviceId(pub u16);
-
-/// A physical GPU of the host, by its NVML and `nvidia-smi` index. A MIG instance counts as its
-/// GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct GpuId(pub u16);
-
-/// A `CUcontext` of one process; 0 means no context.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ContextId(pub u64);
-
-/// A `CUmemGenericAllocationHandle` of one process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PhysicalHandleId(pub u64);
-
-/// A `CUmemoryPool` of one process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PoolId(pub u64);
-
-/// A `CUstream` of one process; the default streams are 0, 1 and 2.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct StreamId(pub u64);
-
-/// A `CUgraph` of one process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct GraphId(pub u64);
-
-/// A `CUgraphExec` of one process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct GraphExecId(pub u64);
-
-/// An allocation site: an interned call stack.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct SiteId(pub u32);
-
-/// A `CUfunction` or `CUkernel` of one process, or a `CUgraphExec`, which is launched as a whole.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct KernelId(pub u64);
-
-/// Index into the hook table: identifies a driver function.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct FunctionId(pub u16);
-
 impl FunctionId {
     /// Not a driver function: PyTorch's caching allocator.
     pub const FRAMEWORK: Self = Self(u16::MAX);
 }
 
-/// Type of an allocation's address or handle. A device pointer, a VMM handle and an array handle
-/// may have the same value and still be different allocations.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum AddressType {
-    /// A pointer: device, managed, pinned, registered or stream-ordered memory.
-    Pointer = 0,
-    /// A `CUmemGenericAllocationHandle`.
-    Handle = 1,
-    /// A `CUarray` or `CUmipmappedArray`.
-    Array = 2,
-    /// A `CUmemoryPool`.
-    Pool = 3,
-    /// A `CUexternalMemory`.
-    External = 4,
+named_enum! {
+    /// Type of an allocation's address or handle. A device pointer, a VMM handle and an array handle
+    /// may have the same value and still be different allocations.
+    pub enum AddressType {
+        /// A pointer: device, managed, pinned, registered or stream-ordered memory.
+        Pointer => "pointer",
+        /// A `CUmemGenericAllocationHandle`.
+        Handle => "handle",
+        /// A `CUarray` or `CUmipmappedArray`.
+        Array => "array",
+        /// A `CUmemoryPool`.
+        Pool => "pool",
+        /// A `CUexternalMemory`.
+        External => "external",
+    }
 }
 
 /// Identifies a live allocation inside one process.

@@ -2,45 +2,47 @@
 
 use std::fmt;
 
-/// Memory kind.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum MemoryKind {
-    /// Device memory (`cuMemAlloc`, also pitched).
-    Device = 0,
-    /// A CUDA or mip-mapped array.
-    Array = 1,
-    /// Physical device memory of the virtual memory management API (`cuMemCreate`).
-    Physical = 2,
-    /// Device memory of a graph's memory nodes.
-    Graph = 3,
-    /// Device memory reserved by a memory pool.
-    Pool = 4,
-    /// Stream-ordered allocation: used bytes of a pool.
-    Async = 5,
-    /// Managed memory: resides where it was last accessed.
-    Managed = 6,
-    /// Page-locked host memory allocated by the driver.
-    Pinned = 7,
-    /// Host memory of the program that was page-locked by the driver.
-    Registered = 8,
-    /// Physical *host* memory of the virtual memory management API.
-    HostPhysical = 9,
-    /// Memory of another process or API that was opened here; it belongs to the exporter.
-    Imported = 10,
-    /// A stream-ordered allocation from a pool of *host* memory.
-    HostAsync = 11,
-    /// Variable of a module (`__device__`, `__constant__`): lives as long as the module.
-    Static = 12,
-    /// A `__managed__` variable of a module.
-    ManagedStatic = 13,
-    /// Pageable host memory, reported by other tools.
-    Pageable = 14,
-    /// Block that PyTorch's caching allocator handed out. The memory of the cache itself is counted
-    /// where it was allocated from the driver.
-    Torch = 15,
-    /// Kind in another tool's file that this version does not know.
-    Unknown = 16,
+use crate::model::named::named_enum;
+
+named_enum! {
+    /// Memory kind.
+    pub enum MemoryKind {
+        /// Device memory (`cuMemAlloc`, also pitched).
+        Device => "device",
+        /// A CUDA or mip-mapped array.
+        Array => "array",
+        /// Physical device memory of the virtual memory management API (`cuMemCreate`).
+        Physical => "physical",
+        /// Device memory of a graph's memory nodes.
+        Graph => "graph",
+        /// Device memory reserved by a memory pool.
+        Pool => "pool",
+        /// Stream-ordered allocation: used bytes of a pool.
+        Async => "async",
+        /// Managed memory: resides where it was last accessed.
+        Managed => "managed",
+        /// Page-locked host memory allocated by the driver.
+        Pinned => "pinned",
+        /// Host memory of the program that was page-locked by the driver.
+        Registered => "registered",
+        /// Physical *host* memory of the virtual memory management API.
+        HostPhysical => "host_physical",
+        /// Memory of another process or API that was opened here; it belongs to the exporter.
+        Imported => "imported",
+        /// A stream-ordered allocation from a pool of *host* memory.
+        HostAsync => "host_async",
+        /// Variable of a module (`__device__`, `__constant__`): lives as long as the module.
+        Static => "static",
+        /// A `__managed__` variable of a module.
+        ManagedStatic => "managed_static",
+        /// Pageable host memory, reported by other tools.
+        Pageable => "pageable",
+        /// Block that PyTorch's caching allocator handed out. The memory of the cache itself is counted
+        /// where it was allocated from the driver.
+        Torch => "torch",
+        /// Kind in another tool's file that this version does not know.
+        Unknown => "unknown",
+    }
 }
 
 /// Layer in which memory is counted. Layers are never added together.
@@ -65,27 +67,6 @@ pub enum MemoryLayer {
 }
 
 impl MemoryKind {
-    /// All kinds, in display order.
-    pub const ALL: [Self; 17] = [
-        Self::Device,
-        Self::Array,
-        Self::Physical,
-        Self::Graph,
-        Self::Pool,
-        Self::Async,
-        Self::Managed,
-        Self::Pinned,
-        Self::Registered,
-        Self::HostPhysical,
-        Self::Imported,
-        Self::HostAsync,
-        Self::Static,
-        Self::ManagedStatic,
-        Self::Pageable,
-        Self::Torch,
-        Self::Unknown,
-    ];
-
     /// Number of kinds.
     pub const COUNT: usize = Self::ALL.len();
 
@@ -143,35 +124,27 @@ impl MemoryKind {
     pub const fn is_static(self) -> bool {
         matches!(self, Self::Static | Self::ManagedStatic)
     }
+}
 
-    /// Name in reports, JSON, metrics and files.
+/// Memory kinds that totals, peaks and leaks of a file include. Layers are never added, so each
+/// file format has one scope.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemoryScope {
+    /// Device memory, as allocated from the driver.
+    #[default]
+    Device,
+    /// Blocks allocated from a framework's cache, for files that the framework wrote.
+    Torch,
+}
+
+impl MemoryScope {
+    /// Whether memory of this kind counts.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub const fn counts(self, kind: MemoryKind) -> bool {
         match self {
-            Self::Device => "device",
-            Self::Array => "array",
-            Self::Physical => "physical",
-            Self::Graph => "graph",
-            Self::Pool => "pool",
-            Self::Async => "async",
-            Self::Managed => "managed",
-            Self::Pinned => "pinned",
-            Self::Registered => "registered",
-            Self::HostPhysical => "host_physical",
-            Self::Imported => "imported",
-            Self::HostAsync => "host_async",
-            Self::Static => "static",
-            Self::ManagedStatic => "managed_static",
-            Self::Pageable => "pageable",
-            Self::Torch => "torch",
-            Self::Unknown => "unknown",
+            Self::Device => kind.takes_device_memory(),
+            Self::Torch => matches!(kind, MemoryKind::Torch),
         }
-    }
-
-    /// Position in [`MemoryKind::ALL`].
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self as usize
     }
 }
 

@@ -1,18 +1,17 @@
 //! The data model: ids, units, events and the things they describe.
 
-pub mod activity;
-pub mod caching_allocator;
 pub mod change;
-pub mod container;
-pub mod cuda_error;
-pub mod cuda_object;
-pub mod device_holder;
+mod driver;
 pub mod event;
-pub mod holder;
 pub mod ids;
+pub mod loss;
 pub mod memory_kind;
-pub mod overhead;
-pub mod program;
+pub mod named;
+mod process;
 pub mod stack;
-pub mod tensor;
+mod torch;
 pub mod units;
+
+pub use driver::{activity, cuda_error, cuda_object, overhead};
+pub use process::{container, device_holder, holder, program};
+pub use torch::{caching_allocator, tensor};

@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 
 use crate::headline::{Headline, StackStatistics, UNKNOWN_LIBRARY, headline, library};
 use crate::model::ids::SiteId;
+use crate::model::named::named_enum;
 
 /// One frame of a call stack. All strings are untrusted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -26,76 +27,49 @@ pub struct Frame {
     pub unknown: Option<UnknownReason>,
 }
 
-/// Language of a frame, as far as it is known.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub enum Language {
-    /// Machine code of any language.
-    #[default]
-    Native,
-    /// Python.
-    Python,
-    /// Not code: a placeholder for frames, such as the variable of a static allocation.
-    Synthetic,
-}
-
-impl Language {
-    /// Name in reports and files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Python => "python",
-            Self::Synthetic => "synthetic",
-        }
+named_enum! {
+    /// Language of a frame, as far as it is known.
+    #[derive(Default)]
+    pub enum Language {
+        /// Machine code of any language.
+        #[default]
+        Native => "native",
+        /// Python.
+        Python => "python",
+        /// Not code: a placeholder for frames, such as the variable of a static allocation.
+        Synthetic => "synthetic",
     }
 }
 
-/// Why a frame has no function.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum UnknownReason {
-    /// The file has no symbol at this address.
-    NoSymbol,
-    /// The address does not belong to a file.
-    Unmapped,
-    /// Code that was generated at run time.
-    Jit,
-    /// The file could not be read.
-    Unreadable,
-    /// The tool that wrote the file did not record it.
-    NotRecorded,
-    /// The process exited before it could be inspected.
-    ProcessExited,
-    /// The return address is hidden by another tool's uretprobe.
-    HiddenByUretprobe,
-    /// The data structures of the interpreter are not supported.
-    UnsupportedInterpreter,
-    /// The interpreter had not been detected yet at the time of the call.
-    InterpreterNotReady,
-    /// Further frames are missing: the stack is deeper than the part that was read.
-    Truncated,
-    /// Further frames are missing: there is no unwind information.
-    NoUnwindInfo,
+named_enum! {
+    /// Why a frame has no function.
+    pub enum UnknownReason {
+        /// The file has no symbol at this address.
+        NoSymbol => "no_symbol",
+        /// The address does not belong to a file.
+        Unmapped => "unmapped_address",
+        /// Code that was generated at run time.
+        Jit => "jit_code",
+        /// The file could not be read.
+        Unreadable => "unreadable_file",
+        /// The tool that wrote the file did not record it.
+        NotRecorded => "not_recorded",
+        /// The process exited before it could be inspected.
+        ProcessExited => "process_exited",
+        /// The return address is hidden by another tool's uretprobe.
+        HiddenByUretprobe => "hidden_by_uretprobe",
+        /// The data structures of the interpreter are not supported.
+        UnsupportedInterpreter => "unsupported_interpreter",
+        /// The interpreter had not been detected yet at the time of the call.
+        InterpreterNotReady => "interpreter_not_ready",
+        /// Further frames are missing: the stack is deeper than the part that was read.
+        Truncated => "truncated",
+        /// Further frames are missing: there is no unwind information.
+        NoUnwindInfo => "no_unwind_info",
+    }
 }
 
 impl UnknownReason {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NoSymbol => "no_symbol",
-            Self::Unmapped => "unmapped_address",
-            Self::Jit => "jit_code",
-            Self::Unreadable => "unreadable_file",
-            Self::NotRecorded => "not_recorded",
-            Self::ProcessExited => "process_exited",
-            Self::HiddenByUretprobe => "hidden_by_uretprobe",
-            Self::UnsupportedInterpreter => "unsupported_interpreter",
-            Self::InterpreterNotReady => "interpreter_not_ready",
-            Self::Truncated => "truncated",
-            Self::NoUnwindInfo => "no_unwind_info",
-        }
-    }
-
     /// Reason in a few words.
     #[must_use]
     pub const fn reason(self) -> &'static str {
@@ -359,6 +333,22 @@ pub struct SiteRegistry {
 struct ResolvedSite {
     stack: SiteId,
     name: u64,
+}
+
+/// The sites of a file: all with frames are resolved.
+impl From<StackTable> for SiteRegistry {
+    fn from(stacks: StackTable) -> Self {
+        let (mut resolved, mut first) = (HashMap::new(), HashMap::new());
+        for stack in (0..stacks.len() as u32).map(SiteId) {
+            let frames: Vec<_> = stacks.frames(stack).cloned().collect();
+            if !frames.is_empty() {
+                let name = site_name(&frames);
+                resolved.insert(stack, ResolvedSite { stack, name });
+                first.entry(name).or_insert(stack);
+            }
+        }
+        Self { stacks, resolved, first }
+    }
 }
 
 impl SiteRegistry {

@@ -8,6 +8,7 @@ pub use breakdown::MemoryBreakdown;
 
 use crate::model::ids::{DeviceId, GpuId, Pid};
 use crate::model::memory_kind::{MemoryKind, MemoryLayer};
+use crate::model::named::named_enum;
 use crate::model::units::Bytes;
 use crate::snapshot::Snapshot;
 use crate::verdict::Confidence;
@@ -71,28 +72,19 @@ pub struct HostMemory {
     pub address_limit: Option<Bytes>,
 }
 
-/// A sign that the GPU is shared.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum GpuSharingHint {
-    /// An MPS server is running, which can limit its clients.
-    Mps,
-    /// The process has loaded a library that intercepts driver calls and limits memory.
-    SharingLibrary,
-    /// PyTorch's allocator gave up although the driver rejected nothing.
-    MemoryFraction,
+named_enum! {
+    /// A sign that the GPU is shared.
+    pub enum GpuSharingHint {
+        /// An MPS server is running, which can limit its clients.
+        Mps => "mps_server",
+        /// The process has loaded a library that intercepts driver calls and limits memory.
+        SharingLibrary => "gpu_sharing_library",
+        /// PyTorch's allocator gave up although the driver rejected nothing.
+        MemoryFraction => "torch_memory_fraction",
+    }
 }
 
 impl GpuSharingHint {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mps => "mps_server",
-            Self::SharingLibrary => "gpu_sharing_library",
-            Self::MemoryFraction => "torch_memory_fraction",
-        }
-    }
-
     /// Description, as a clause.
     #[must_use]
     pub const fn description(self) -> &'static str {
@@ -109,25 +101,26 @@ impl GpuSharingHint {
     }
 }
 
-/// Cause of an out-of-memory error.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum OomCause {
-    /// The device is full, or has too little free memory.
-    DeviceExhausted,
-    /// A framework's cache has enough unused memory, but fragmented or not released.
-    CacheFragmentation,
-    /// A driver pool has enough unused memory that cannot serve this request.
-    PoolFragmentation,
-    /// The request is larger than the device.
-    RequestExceedsDevice,
-    /// The device has enough free memory: a quota limits the process.
-    Quota,
-    /// The virtual address space is exhausted.
-    AddressSpaceExhausted,
-    /// Host memory, or the limit of locked memory, is exhausted.
-    HostMemoryExhausted,
-    /// There is not enough information.
-    Unknown,
+named_enum! {
+    /// Cause of an out-of-memory error.
+    pub enum OomCause {
+        /// The device is full, or has too little free memory.
+        DeviceExhausted => "device_exhausted",
+        /// A framework's cache has enough unused memory, but fragmented or not released.
+        CacheFragmentation => "cache_fragmentation",
+        /// A driver pool has enough unused memory that cannot serve this request.
+        PoolFragmentation => "pool_fragmentation",
+        /// The request is larger than the device.
+        RequestExceedsDevice => "request_exceeds_device",
+        /// The device has enough free memory: a quota limits the process.
+        Quota => "quota",
+        /// The virtual address space is exhausted.
+        AddressSpaceExhausted => "address_space_exhausted",
+        /// Host memory, or the limit of locked memory, is exhausted.
+        HostMemoryExhausted => "host_memory_exhausted",
+        /// There is not enough information.
+        Unknown => "unknown",
+    }
 }
 
 impl OomCause {
@@ -143,33 +136,6 @@ impl OomCause {
             | Self::Quota
             | Self::AddressSpaceExhausted
             | Self::HostMemoryExhausted => false,
-        }
-    }
-
-    /// All causes.
-    pub const ALL: [Self; 8] = [
-        Self::DeviceExhausted,
-        Self::CacheFragmentation,
-        Self::PoolFragmentation,
-        Self::RequestExceedsDevice,
-        Self::Quota,
-        Self::AddressSpaceExhausted,
-        Self::HostMemoryExhausted,
-        Self::Unknown,
-    ];
-
-    /// Name in JSON and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DeviceExhausted => "device_exhausted",
-            Self::CacheFragmentation => "cache_fragmentation",
-            Self::PoolFragmentation => "pool_fragmentation",
-            Self::RequestExceedsDevice => "request_exceeds_device",
-            Self::Quota => "quota",
-            Self::AddressSpaceExhausted => "address_space_exhausted",
-            Self::HostMemoryExhausted => "host_memory_exhausted",
-            Self::Unknown => "unknown",
         }
     }
 }

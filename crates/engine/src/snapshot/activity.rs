@@ -29,7 +29,7 @@ pub struct ActivityView {
 }
 
 /// A kernel, over all handles it was launched with; or a graph.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelView {
     /// One of its handles.
     pub target: LaunchTarget,

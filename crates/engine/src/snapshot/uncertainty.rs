@@ -1,5 +1,8 @@
 //! Uncertainty of a snapshot, and lost records.
 
+use std::ops::Deref;
+
+use crate::model::loss::LostDelta;
 use crate::model::units::{Bytes, Timestamp};
 
 /// Reasons why values are not exact.
@@ -48,38 +51,25 @@ pub struct ReceivedCalls {
 /// Totals of lost records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostTotals {
-    /// Allocating calls.
-    pub allocations: u64,
-    /// Bytes they requested.
-    pub allocated_bytes: u64,
-    /// Freeing calls.
-    pub frees: u64,
-    /// Failed calls.
-    pub failures: u64,
-    /// All others: contexts, process lifecycle, mappings, pools, graphs.
-    pub other: u64,
-    /// Launches not counted; they do not affect memory.
-    pub launches: u64,
-    /// Copies and memsets not counted; they do not affect memory.
-    pub copies: u64,
-    /// Allocations whose call stack was lost.
-    pub stacks: u64,
-    /// Creations and destructions of objects; they do not affect memory.
-    pub objects: u64,
-    /// Blocks of frameworks' caches; they do not affect the driver's memory.
-    pub tensors: u64,
-    /// Processes of which no record arrived: they are not listed.
-    pub processes: u64,
+    /// Number of records by class.
+    pub counts: LostDelta,
     /// When the first loss was detected.
     pub since: Option<Timestamp>,
 }
 
 impl LostTotals {
-    /// Number of records that affect memory.
-    #[must_use]
-    pub const fn events(&self) -> u64 {
-        let calls = self.allocations.saturating_add(self.frees);
-        calls.saturating_add(self.failures).saturating_add(self.other)
+    /// Adds the lost records of one event.
+    pub(crate) fn add(&mut self, lost: &LostDelta, at: Timestamp) {
+        self.counts = self.counts.combined(lost, u64::saturating_add);
+        self.since = self.since.or(Some(at));
+    }
+}
+
+impl Deref for LostTotals {
+    type Target = LostDelta;
+
+    fn deref(&self) -> &LostDelta {
+        &self.counts
     }
 }
 
@@ -87,8 +77,8 @@ impl Uncertainty {
     /// Whether all values are exact.
     #[must_use]
     pub const fn exact(&self) -> bool {
-        self.lost.events() == 0
-            && self.lost.processes == 0
+        self.lost.counts.events() == 0
+            && self.lost.counts.processes == 0
             && self.live_min.0 == self.live_max.0
             && !self.before_trace
             && self.unknown_context == 0

@@ -5,38 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProcessRow;
 use crate::model::ids::Pid;
+use crate::model::named::named_enum;
 use crate::model::units::{Bytes, Nanos};
 
-/// What processes are grouped by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum GroupBy {
-    /// Not grouped.
-    #[default]
-    Nothing,
-    /// User.
-    User,
-    /// Pod, or else the container.
-    Container,
-    /// GPU with most of the memory of the process.
-    Gpu,
-    /// Parents with their children.
-    Tree,
-    /// Host.
-    Host,
-}
-
-impl GroupBy {
-    /// Name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::User => "user",
-            Self::Container => "container",
-            Self::Gpu => "GPU",
-            Self::Tree => "process tree",
-            Self::Host => "host",
-        }
+named_enum! {
+    /// What processes are grouped by.
+    #[derive(Default)]
+    pub enum GroupBy {
+        /// Not grouped.
+        #[default]
+        Nothing => "nothing",
+        /// User.
+        User => "user",
+        /// Pod, or else the container.
+        Container => "container",
+        /// GPU with most of the memory of the process.
+        Gpu => "GPU",
+        /// Parents with their children.
+        Tree => "process tree",
+        /// Host.
+        Host => "host",
     }
 }
 

@@ -7,38 +7,24 @@ use std::collections::BTreeMap;
 
 use super::{ProcessRow, View};
 use crate::model::ids::Pid;
+use crate::model::named::named_enum;
 use crate::model::units::Bytes;
 use crate::snapshot::LibraryView;
 
 /// Name of the group of processes without a job.
 const NO_JOB: &str = "no job";
 
-/// What a report groups memory by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Grouping {
-    /// Library that allocated it.
-    Library,
-    /// User of the process.
-    User,
-    /// Job of the process.
-    Job,
-    /// Process tree.
-    Tree,
-}
-
-impl Grouping {
-    /// All groupings.
-    pub const ALL: [Self; 4] = [Self::Library, Self::User, Self::Job, Self::Tree];
-
-    /// Name on the command line and in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Library => "library",
-            Self::User => "user",
-            Self::Job => "job",
-            Self::Tree => "tree",
-        }
+named_enum! {
+    /// What a report groups memory by.
+    pub enum Grouping {
+        /// Library that allocated it.
+        Library => "library",
+        /// User of the process.
+        User => "user",
+        /// Job of the process.
+        Job => "job",
+        /// Process tree.
+        Tree => "tree",
     }
 }
 

@@ -29,9 +29,6 @@ use crate::model::ids::{DeviceId, GpuId};
 use crate::model::units::{Bytes, Nanos, Timestamp};
 use crate::snapshot::{ProcessView, Snapshot};
 
-/// An hour in nanoseconds.
-const HOUR: u128 = 3_600_000_000_000;
-
 /// Name and size of a GPU of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuFacts<'a> {
@@ -175,8 +172,7 @@ impl Placement {
 
     fn time_until_full(&self, gpu: Option<GpuId>, growth_per_hour: u64) -> Option<Nanos> {
         let free = self.free.get(&gpu?).filter(|_| growth_per_hour > 0)?;
-        let nanos = u128::from(free.0) * HOUR / u128::from(growth_per_hour);
-        Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        Some(Nanos::until_used_up(free.0, growth_per_hour))
     }
 }
 

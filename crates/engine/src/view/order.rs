@@ -4,42 +4,29 @@ use std::cmp::Reverse;
 
 use super::{ProcessRow, View};
 
-/// Order of processes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ProcessOrder {
-    /// Leaks first, by what fills a GPU first; then by used memory.
-    #[default]
-    Urgency,
-    /// Most used memory first.
-    Used,
-    /// Fastest growing first.
-    Growth,
-    /// Those that fill a GPU first.
-    TimeUntilFull,
-    /// Oldest first.
-    Age,
-    /// Most live allocations first.
-    Count,
+use crate::model::named::named_enum;
+
+named_enum! {
+    /// Order of processes.
+    #[derive(Default)]
+    pub enum ProcessOrder {
+        /// Leaks first, by what fills a GPU first; then by used memory.
+        #[default]
+        Urgency => "urgency",
+        /// Most used memory first.
+        Used => "used",
+        /// Fastest growing first.
+        Growth => "growth",
+        /// Those that fill a GPU first.
+        TimeUntilFull => "time to full",
+        /// Oldest first.
+        Age => "age",
+        /// Most live allocations first.
+        Count => "count",
+    }
 }
 
 impl ProcessOrder {
-    /// All orders.
-    pub const ALL: [Self; 6] =
-        [Self::Urgency, Self::Used, Self::Growth, Self::TimeUntilFull, Self::Age, Self::Count];
-
-    /// Name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Urgency => "urgency",
-            Self::Used => "used",
-            Self::Growth => "growth",
-            Self::TimeUntilFull => "time to full",
-            Self::Age => "age",
-            Self::Count => "count",
-        }
-    }
-
     /// Sort key of a process, over several hosts. Unknown values come last.
     #[must_use]
     pub fn rank(self, row: &ProcessRow<'_>) -> (bool, Reverse<i128>) {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use engine::analysis::bands::{Band, BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
-use engine::analysis::largest::{AllocationSpan, LargestAnalysis};
+use engine::analysis::largest::LargestAnalysis;
+use engine::analysis::lifetimes::Lifetime;
 use engine::analysis::{Amount, MemoryScope};
 use engine::model::change::{AllocationChange, ChangeKind};
 use engine::model::ids::SiteId;
@@ -138,11 +139,11 @@ proptest! {
             let series = fill(&scan, &changes, changes.len(), 100).0.swap_remove(by as usize);
             let peaks = expected_rows(&series, &changes);
             for (index, total) in scan.totals(by).iter().enumerate() {
-                prop_assert_eq!(total.band, series.bands[index]);
+                prop_assert_eq!(total.key, series.bands[index]);
                 let peak = peaks.iter().map(|(_, bytes)| bytes[index]).max();
                 prop_assert_eq!(Some(total.peak_bytes), peak);
                 let here = never_freed.iter().filter(|(key, _)| {
-                    key.kind.takes_device_memory() && match total.band {
+                    key.kind.takes_device_memory() && match total.key {
                         Band::Kind(kind) => key.kind == kind,
                         Band::Site(site) => key.site == site,
                         Band::Process(pid) => key.pid == pid,
@@ -203,42 +204,32 @@ proptest! {
         let mut analysis = LargestAnalysis::new(MemoryScope::Device, limit);
         changes.iter().for_each(|change| analysis.observe(change));
         let found = analysis.finish();
-        let mut all: Vec<AllocationSpan> = all_spans(&changes);
+        let mut all = all_lifetimes(&changes);
         prop_assert_eq!(found.count, all.len() as u64);
         prop_assert_eq!(found.allocations.len(), limit.min(all.len()));
-        prop_assert!(found.allocations.is_sorted_by_key(|span| span.allocated_at));
-        prop_assert!(found.allocations.iter().all(|span| all.contains(span)));
-        all.sort_by_key(|span| std::cmp::Reverse(span.bytes));
-        let sum = |allocations: &[AllocationSpan]| -> u64 { allocations.iter().map(|span| span.bytes).sum() };
+        prop_assert!(found.allocations.is_sorted_by_key(|one| one.allocated_at));
+        prop_assert!(found.allocations.iter().all(|one| all.contains(one)));
+        all.sort_by_key(|one| std::cmp::Reverse(one.change.bytes));
+        let sum = |all: &[Lifetime]| -> u64 { all.iter().map(|one| one.change.bytes).sum() };
         prop_assert_eq!(sum(&found.allocations), sum(&all[..limit.min(all.len())]));
     }
 }
 
-fn all_spans(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
-    let mut live: Vec<AllocationSpan> = Vec::new();
+fn all_lifetimes(changes: &[AllocationChange]) -> Vec<Lifetime> {
+    let mut live: Vec<Lifetime> = Vec::new();
     let mut all = Vec::new();
     for change in changes.iter().filter(|change| naive::counts(change)) {
-        let AllocationChange { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
-        let own = live.iter().position(|span| (span.pid, span.key) == (pid, key));
-        let span = AllocationSpan {
-            key,
-            bytes,
-            allocated_at: at,
-            ended: None,
-            pid,
-            tid,
-            device,
-            kind,
-            site,
-        };
+        let is_own = |one: &Lifetime| (one.change.pid, one.change.key) == (change.pid, change.key);
+        let own = live.iter().position(is_own);
+        let new = Lifetime { change: *change, allocated_at: change.at, ended: None };
         match change.action {
-            ChangeKind::Allocated => live.push(span),
+            ChangeKind::Allocated => live.push(new),
             ChangeKind::Updated { allocated_at, .. } => {
-                live[own.unwrap()] = AllocationSpan { allocated_at, ..span }
+                live[own.unwrap()] = Lifetime { allocated_at, ..new }
             }
             ChangeKind::Ended { reason, .. } => {
-                let span = live.remove(own.unwrap());
-                all.push(AllocationSpan { ended: Some((at, reason)), ..span });
+                let Lifetime { allocated_at, .. } = live.remove(own.unwrap());
+                all.push(Lifetime { allocated_at, ended: Some((change.at, reason)), ..new });
             }
         }
     }

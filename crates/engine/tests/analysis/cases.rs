@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use engine::analysis::diff::{Diff, DiffInput, Trend};
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::PeakAnalysis;
-use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::analysis::{Amount, MemoryScope};
+use engine::ledger::FileLedger;
 use engine::model::change::{AllocationChange, EndReason};
 use engine::model::ids::{Pid, SiteId};
 use engine::model::memory_kind::MemoryKind;
@@ -77,8 +77,8 @@ fn torch_file_is_measured_by_its_blocks() {
 
 /// Builds a loop of steps one second apart: each step allocates and frees 100 bytes at site 0, and
 /// keeps `leaked(step)` bytes at site 1.
-fn program(steps: u64, leaked: impl Fn(u64) -> u64) -> SuspectAnalysis {
-    let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
+fn program(steps: u64, leaked: impl Fn(u64) -> u64) -> FileLedger {
+    let mut suspects = FileLedger::new(MemoryScope::Device);
     let second = 1_000_000_000;
     for step in 0..steps {
         let now = step * second;
@@ -92,7 +92,7 @@ fn program(steps: u64, leaked: impl Fn(u64) -> u64) -> SuspectAnalysis {
     suspects
 }
 
-fn found(suspects: SuspectAnalysis) -> Snapshot {
+fn found(suspects: FileLedger) -> Snapshot {
     suspects.finish(&StackTable::default(), &BTreeMap::new())
 }
 
@@ -118,7 +118,7 @@ fn steadily_growing_site_is_a_suspect() {
 
 #[test]
 fn plateau_burst_and_sawtooth_are_not_suspects() {
-    let verdicts = |suspects: SuspectAnalysis| -> Vec<_> {
+    let verdicts = |suspects: FileLedger| -> Vec<_> {
         let found = found(suspects);
         assert_eq!(found.suspects, []);
         let others = found.other_verdicts.iter().filter(|one| one.site == site(1));
@@ -129,7 +129,7 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let once = program(1000, |step| if step == 500 { 10_000 } else { 0 });
     assert_eq!(verdicts(once), [Verdict::Plateau]);
     assert_eq!(verdicts(program(1000, |_| 0)), []);
-    let mut sawtooth = SuspectAnalysis::new(MemoryScope::Device);
+    let mut sawtooth = FileLedger::new(MemoryScope::Device);
     for round in 0..40_u64 {
         let second = 1_000_000_000;
         let round_changes: Vec<_> =
@@ -144,7 +144,7 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
 
 #[test]
 fn short_file_has_no_verdict() {
-    assert_eq!(found(SuspectAnalysis::new(MemoryScope::Device)), Snapshot::default());
+    assert_eq!(found(FileLedger::new(MemoryScope::Device)), Snapshot::default());
     assert_eq!(found(program(3, |_| 10)).suspects, []);
 }
 
@@ -173,7 +173,7 @@ fn host_memory_is_classified_and_overlapping_layers_are_not() {
         (MemoryKind::Pool, 0),
         (MemoryKind::Static, 0),
     ] {
-        let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
+        let mut suspects = FileLedger::new(MemoryScope::Device);
         for step in 0..100 {
             let change = alloc(step * 1_000_000_000, 1, step, 10, 1);
             suspects.observe(&AllocationChange { kind, ..change });
@@ -185,7 +185,7 @@ fn host_memory_is_classified_and_overlapping_layers_are_not() {
 #[test]
 fn freed_huge_allocation_is_an_anomaly() {
     for freed in [false, true] {
-        let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
+        let mut suspects = FileLedger::new(MemoryScope::Device);
         for step in 0..50 {
             let one = alloc(step * 1000, 1, step % 4, 10 << 20, 1);
             suspects.observe(&one);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use engine::analysis::suspects::SuspectAnalysis;
+use engine::ledger::FileLedger;
 use engine::model::caching_allocator::{AllocatorSettings, PoolTotals, Segment};
 use engine::model::change::{AllocationChange, ChangeKind, EndReason};
 use engine::model::ids::{DeviceId, GpuId, Pid};
@@ -69,7 +69,7 @@ impl FileInfo {
 
     /// Returns the state at the end: the recording's own, or else that of the changes of the file.
     #[must_use]
-    pub fn end_state(&self, changes: SuspectAnalysis) -> Cow<'_, FileState> {
+    pub fn end_state(&self, changes: FileLedger) -> Cow<'_, FileState> {
         let classify = || {
             let snapshot = changes.finish(&self.stacks, &self.processes);
             Cow::Owned(FileState { snapshot, gpus: Vec::new() })

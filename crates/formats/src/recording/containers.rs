@@ -25,8 +25,7 @@ pub(super) fn encode(batch: &mut BatchBuilder, container: &Container) {
 pub(super) fn decode(cells: RowCells<'_>) -> Result<Container, RowError> {
     let text = |column| cells.text(column).map(Into::into);
     let runtime = cells.text(Column::ContainerRuntime);
-    let known =
-        |word: &str| ContainerRuntime::ALL.into_iter().find(|runtime| runtime.name() == word);
+    let known = ContainerRuntime::from_name;
     let pod = |uid: Box<str>| Pod {
         uid,
         name: text(Column::Pod),

@@ -22,83 +22,33 @@ pub(crate) trait EnumName: Copy + 'static {
     }
 }
 
-impl EnumName for MemoryKind {
-    const ALL: &'static [Self] = &Self::ALL;
+/// Names that are the same in all outputs.
+macro_rules! enum_names {
+    ($($type:ident),*) => {
+        $(impl EnumName for $type {
+            const ALL: &'static [Self] = &Self::ALL;
 
-    fn word(self) -> &'static str {
-        self.name()
-    }
+            fn word(self) -> &'static str {
+                self.name()
+            }
+        })*
+    };
 }
 
-impl EnumName for ObjectKind {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn word(self) -> &'static str {
-        self.name()
-    }
-}
-
-impl EnumName for Language {
-    const ALL: &'static [Self] = &[Self::Native, Self::Python, Self::Synthetic];
-
-    fn word(self) -> &'static str {
-        self.name()
-    }
-}
-
-impl EnumName for AddressType {
-    const ALL: &'static [Self] =
-        &[Self::Pointer, Self::Handle, Self::Array, Self::Pool, Self::External];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Pointer => "pointer",
-            Self::Handle => "handle",
-            Self::Array => "array",
-            Self::Pool => "pool",
-            Self::External => "external",
-        }
-    }
-}
-
-impl EnumName for FreeFunction {
-    const ALL: &'static [Self] = &[
-        Self::Free,
-        Self::FreeAsync,
-        Self::FreeHost,
-        Self::Unregister,
-        Self::DestroyArray,
-        Self::CloseImport,
-        Self::DestroyExternal,
-    ];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::FreeAsync => "free_async",
-            Self::FreeHost => "free_host",
-            Self::Unregister => "unregister",
-            Self::DestroyArray => "destroy_array",
-            Self::CloseImport => "close_import",
-            Self::DestroyExternal => "destroy_external",
-        }
-    }
-}
+enum_names!(
+    AddressType,
+    CopyDirection,
+    FreeFunction,
+    Language,
+    MemoryKind,
+    NameSource,
+    ObjectKind,
+    TensorsUnavailable,
+    UnnamedReason
+);
 
 impl EnumName for UnknownReason {
-    const ALL: &'static [Self] = &[
-        Self::NoSymbol,
-        Self::Unmapped,
-        Self::Jit,
-        Self::Unreadable,
-        Self::NotRecorded,
-        Self::ProcessExited,
-        Self::HiddenByUretprobe,
-        Self::UnsupportedInterpreter,
-        Self::InterpreterNotReady,
-        Self::Truncated,
-        Self::NoUnwindInfo,
-    ];
+    const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {
         match self {
@@ -114,44 +64,5 @@ impl EnumName for UnknownReason {
             Self::Truncated => "truncated",
             Self::NoUnwindInfo => "no_unwind_info",
         }
-    }
-}
-
-impl EnumName for UnnamedReason {
-    const ALL: &'static [Self] = &[Self::BeforeTrace, Self::Unreadable, Self::Lost];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::BeforeTrace => "before_trace",
-            Self::Unreadable => "unreadable",
-            Self::Lost => "lost",
-        }
-    }
-}
-
-impl EnumName for TensorsUnavailable {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn word(self) -> &'static str {
-        self.name()
-    }
-}
-
-impl EnumName for NameSource {
-    const ALL: &'static [Self] = &[Self::Call, Self::Memory];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Call => "call",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl EnumName for CopyDirection {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn word(self) -> &'static str {
-        self.name()
     }
 }

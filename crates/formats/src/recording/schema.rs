@@ -164,6 +164,23 @@ impl Column {
     pub(super) fn name(self) -> &'static str {
         COLUMNS.get(self as usize).map_or("", |column| column.0)
     }
+
+    /// Returns the column of a class of lost records.
+    pub(super) fn of_loss(class: &str) -> Self {
+        match class {
+            "allocations" => Self::LostAllocations,
+            "allocated_bytes" => Self::Bytes,
+            "frees" => Self::LostFrees,
+            "failures" => Self::LostFailures,
+            "launches" => Self::LostLaunches,
+            "copies" => Self::LostCopies,
+            "stacks" => Self::LostStacks,
+            "objects" => Self::LostObjects,
+            "tensors" => Self::LostTensors,
+            "processes" => Self::LostProcesses,
+            _ => Self::LostOther,
+        }
+    }
 }
 
 /// Keys of `metadata` rows: key, meaning.

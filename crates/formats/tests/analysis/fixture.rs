@@ -4,8 +4,8 @@ use engine::analysis::MemoryScope;
 use engine::analysis::groups::GroupTable;
 use engine::analysis::peak::{Peak, PeakAnalysis};
 use engine::analysis::summary::{SummaryAnalysis, SummaryReport};
-use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
+use engine::ledger::FileLedger;
 use engine::model::change::{AllocationChange, ChangeKind, EndReason};
 use engine::model::cuda_object::ObjectKind;
 use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
@@ -272,7 +272,7 @@ impl FileFixture {
     }
 
     pub(crate) fn state(&self) -> FileState {
-        let mut suspects = SuspectAnalysis::new(self.imported.source.scope());
+        let mut suspects = FileLedger::new(self.imported.source.scope());
         self.changes.iter().for_each(|change| suspects.observe(change));
         let mut state = self.info.end_state(suspects).into_owned();
         state.snapshot.suspects.extend(self.suspects.iter().cloned());

@@ -6,8 +6,8 @@ use engine::analysis::groups::GroupTable;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::PeakAnalysis;
 use engine::analysis::summary::SummaryAnalysis;
-use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::UsageAnalysis;
+use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
 use formats::import::ImportSummary;
 use formats::import::collecting_sink::FileInfo;
@@ -28,7 +28,7 @@ pub(super) struct Analyses {
     summary: SummaryAnalysis,
     peak: PeakAnalysis,
     usage: UsageAnalysis,
-    suspects: SuspectAnalysis,
+    suspects: FileLedger,
 }
 
 impl Analyses {
@@ -39,7 +39,7 @@ impl Analyses {
             summary: SummaryAnalysis::new(scope),
             peak: PeakAnalysis::new(scope),
             usage: UsageAnalysis::new(scope, Some(POINTS)),
-            suspects: SuspectAnalysis::new(scope),
+            suspects: FileLedger::new(scope),
         }
     }
 

@@ -5,83 +5,33 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::super::{Amount, GroupKey, MemoryScope, RunningSum};
-use super::second_pass::key;
+use super::super::groups::{Group, GroupSums};
+use super::super::time_buckets::{Mark, TimeBuckets};
+use super::super::{Delta, MemoryScope, RunningSum, Table};
 use super::{Band, GroupBy};
 use crate::headline::UNKNOWN_LIBRARY;
-use crate::model::change::{AllocationChange, ChangeKind, EndReason};
+use crate::model::change::AllocationChange;
 use crate::model::ids::SiteId;
 use crate::model::stack::StackTable;
 use crate::model::units::Timestamp;
 
-/// Limit of time buckets. The length of the file is not known in advance: when the limit is
-/// reached, neighboring buckets are merged.
+/// Limit of time buckets.
 const MAX_BUCKETS: u64 = 1 << 16;
 
 /// Sample points per bucket: lowest, highest, last.
 const POINTS_PER_BUCKET: usize = 3;
 
-/// The total after a change, and the number of that change.
-#[derive(Clone, Copy, Debug, Default)]
-struct SumMark {
-    number: u64,
-    at: Timestamp,
-    sum: RunningSum,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct TimeBucket {
-    number: u64,
-    low: SumMark,
-    high: SumMark,
-    last: SumMark,
-}
-
-/// Running values of a band.
-#[derive(Clone, Copy, Debug, Default)]
-struct RunningBand {
-    allocated: Amount,
-    freed: u64,
-    exited: Amount,
-    live: RunningSum,
-    count: i64,
-    peak: RunningSum,
-    peak_at: Timestamp,
-}
-
-/// Totals of a band after the first pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BandTotal {
-    /// The band.
-    pub band: Band,
-    /// All allocations.
-    pub allocated: Amount,
-    /// Number freed by the program.
-    pub freed: u64,
-    /// Live at the end of the file.
-    pub live: Amount,
-    /// Live when their process ended.
-    pub exited: Amount,
-    /// Peak size.
-    pub peak_bytes: u64,
-    /// When the peak was first reached.
-    pub peak_at: Timestamp,
-}
-
 /// First pass over a file: computes the total over time and the totals of each band.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct BandScan {
     scope: MemoryScope,
-    /// Number of changes counted.
-    number: u64,
     first: Option<Timestamp>,
     now: RunningSum,
-    peak: SumMark,
-    last: SumMark,
-    /// Buckets are 2^`shift` ns long.
-    shift: u32,
-    buckets: Vec<TimeBucket>,
-    sums: [HashMap<u64, RunningBand>; GroupBy::SCANNED.len()],
+    peak: Mark,
+    /// The last change; its number is that of all changes.
+    last: Mark,
+    buckets: TimeBuckets,
+    sums: [Table<Band, GroupSums>; GroupBy::SCANNED.len()],
 }
 
 /// Result of the first pass.
@@ -97,11 +47,11 @@ pub struct BandScanResult {
     /// When the peak was first reached.
     pub peak_at: Timestamp,
     pub(super) peak_number: u64,
-    buckets: Vec<TimeBucket>,
+    buckets: TimeBuckets,
     /// Bands by [`GroupBy`], highest peak first.
-    totals: [Vec<BandTotal>; GroupBy::ALL.len()],
-    /// Table key of the library of each site.
-    pub(super) library_of_site: HashMap<u64, u64>,
+    totals: [Vec<Group<Band>>; GroupBy::ALL.len()],
+    /// Library of each site.
+    pub(super) library_of_site: HashMap<Band, Band>,
 }
 
 /// Changes after which the bands are sampled.
@@ -117,7 +67,15 @@ impl BandScan {
     /// Creates an empty scan; `scope` selects the memory that counts.
     #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
-        Self { scope, ..Self::default() }
+        Self {
+            scope,
+            first: None,
+            now: RunningSum::default(),
+            peak: Mark::default(),
+            last: Mark::default(),
+            buckets: TimeBuckets::new(MAX_BUCKETS),
+            sums: Default::default(),
+        }
     }
 
     /// Adds a change.
@@ -125,81 +83,37 @@ impl BandScan {
         if !self.scope.counts(change.kind) {
             return;
         }
-        self.number += 1;
-        let group = GroupKey::of(change);
-        let AllocationChange { at, bytes, .. } = *change;
-        match change.action {
-            ChangeKind::Allocated => {
-                self.now.add(bytes);
-                self.each(&group, |sum| sum.begin(bytes, at));
-            }
-            ChangeKind::Ended { reason, .. } => {
-                self.now.subtract(bytes);
-                self.each(&group, |sum| sum.end(bytes, reason));
-            }
-            ChangeKind::Updated { before, .. } => {
-                self.now.subtract(before.bytes);
-                self.each(&group.on(before.device), |sum| sum.retract(before.bytes));
-                self.now.add(bytes);
-                self.each(&group, |sum| sum.begin(bytes, at));
+        for delta in Delta::of(change) {
+            delta.apply(&mut self.now);
+            for (by, sums) in GroupBy::SCANNED.into_iter().zip(&mut self.sums) {
+                sums.get(by.band(&delta.key), GroupSums::default).apply(&delta, change);
             }
         }
-        self.mark(at);
-    }
-
-    fn each(&mut self, group: &GroupKey, mut update: impl FnMut(&mut RunningBand)) {
-        for (by, sums) in GroupBy::SCANNED.into_iter().zip(&mut self.sums) {
-            update(sums.entry(by.key(group)).or_default());
+        self.last = Mark { number: self.last.number + 1, at: change.at, sum: self.now };
+        if self.last.sum > self.peak.sum {
+            self.peak = self.last;
         }
-    }
-
-    fn mark(&mut self, at: Timestamp) {
-        let mark = SumMark { number: self.number, at, sum: self.now };
-        if mark.sum > self.peak.sum {
-            self.peak = mark;
-        }
-        self.last = mark;
-        let since = at - *self.first.get_or_insert(at);
-        let mut number = since.0.checked_shr(self.shift).unwrap_or(0);
-        while number >= MAX_BUCKETS {
-            self.shift += 1;
-            number >>= 1;
-            for bucket in &mut self.buckets {
-                bucket.number >>= 1;
-            }
-            join(&mut self.buckets);
-        }
-        let bucket = TimeBucket { number, low: mark, high: mark, last: mark };
-        match self.buckets.last_mut() {
-            Some(last) if last.number >= number => last.merge(&bucket),
-            _ => self.buckets.push(bucket),
-        }
+        let since = change.at - *self.first.get_or_insert(change.at);
+        self.buckets.push(since, self.last);
     }
 
     /// Returns the result.
     #[must_use]
     pub fn finish(self) -> BandScanResult {
-        let totals = |(by, sums): (GroupBy, HashMap<u64, RunningBand>)| {
-            let mut all: Vec<_> = sums.into_iter().collect();
-            all.sort_by_key(|(key, sum)| (Reverse(sum.peak), *key));
-            all.into_iter().map(|(key, sum)| sum.total(by.band(key))).collect::<Vec<BandTotal>>()
-        };
-        let [kinds, sites, processes, devices] = self.sums;
+        let mut totals: [Vec<Group<Band>>; GroupBy::ALL.len()] = Default::default();
+        for (totals, sums) in totals.iter_mut().zip(&self.sums) {
+            totals.extend(sums.iter().map(|(band, sums)| sums.group(band)));
+            totals.sort_by_key(|total| (Reverse(total.peak_bytes), total.key));
+        }
         BandScanResult {
             scope: self.scope,
-            changes: self.number,
+            changes: self.last.number,
             span: self.first.map(|first| (first, self.last.at)),
             peak_bytes: self.peak.sum.value(),
             peak_at: self.peak.at,
             peak_number: self.peak.number,
             buckets: self.buckets,
-            totals: [
-                totals((GroupBy::Kind, kinds)),
-                totals((GroupBy::Site, sites)),
-                totals((GroupBy::Process, processes)),
-                totals((GroupBy::Device, devices)),
-                Vec::new(),
-            ],
+            totals,
             library_of_site: HashMap::new(),
         }
     }
@@ -208,7 +122,7 @@ impl BandScan {
 impl BandScanResult {
     /// All bands, highest peak first.
     #[must_use]
-    pub fn totals(&self, by: GroupBy) -> &[BandTotal] {
+    pub fn totals(&self, by: GroupBy) -> &[Group<Band>] {
         self.totals.get(by.index()).map_or(&[], |totals| totals)
     }
 
@@ -216,21 +130,15 @@ impl BandScanResult {
     /// upper bound: the peaks of its sites may have been at different times.
     pub fn add_libraries(&mut self, stacks: &StackTable) {
         let mut first: HashMap<Arc<str>, Option<SiteId>> = HashMap::new();
-        let mut sums: Vec<BandTotal> = Vec::new();
+        let mut sums: Vec<Group<Band>> = Vec::new();
         for total in self.totals(GroupBy::Site).to_vec() {
-            let Band::Site(site) = total.band else { continue };
+            let Band::Site(site) = total.key else { continue };
             let name = site.map_or_else(|| UNKNOWN_LIBRARY.into(), |site| stacks.library(site));
-            let library = Band::Library(*first.entry(name).or_insert(site));
-            self.library_of_site.insert(key(total.band), key(library));
-            match sums.iter_mut().find(|sum| sum.band == library) {
-                Some(sum) => {
-                    sum.allocated = sum.allocated.plus(total.allocated);
-                    sum.freed = sum.freed.saturating_add(total.freed);
-                    sum.live = sum.live.plus(total.live);
-                    sum.exited = sum.exited.plus(total.exited);
-                    sum.peak_bytes = sum.peak_bytes.saturating_add(total.peak_bytes);
-                }
-                None => sums.push(BandTotal { band: library, ..total }),
+            let key = Band::Library(*first.entry(name).or_insert(site));
+            self.library_of_site.insert(total.key, key);
+            match sums.iter_mut().find(|sum| sum.key == key) {
+                Some(sum) => sum.add(&total),
+                None => sums.push(Group { key, ..total }),
             }
         }
         sums.sort_by_key(|sum| Reverse(sum.peak_bytes));
@@ -246,89 +154,11 @@ impl BandScanResult {
         if usize::try_from(self.changes).is_ok_and(|changes| changes <= points) {
             return SamplePoints::Every;
         }
-        let columns = (points / POINTS_PER_BUCKET).max(1) as u64;
-        let all = self.buckets.last().map_or(1, |bucket| bucket.number.saturating_add(1));
-        let mut buckets = self.buckets.clone();
-        for bucket in &mut buckets {
-            // Both are at most 2^16, so the product cannot overflow.
-            bucket.number = bucket.number * columns.min(all) / all.max(1);
-        }
-        join(&mut buckets);
-        let mut numbers: Vec<u64> = buckets
-            .iter()
-            .flat_map(|bucket| [bucket.low.number, bucket.high.number, bucket.last.number])
-            .collect();
+        let columns = self.buckets.columns((points / POINTS_PER_BUCKET).max(1) as u64);
+        let marks = columns.iter().flat_map(|bucket| [bucket.low, bucket.high, bucket.last]);
+        let mut numbers: Vec<u64> = marks.map(|mark| mark.number).collect();
         numbers.sort_unstable();
         numbers.dedup();
         SamplePoints::Some(numbers)
-    }
-}
-
-/// Merges neighboring buckets with the same number.
-fn join(buckets: &mut Vec<TimeBucket>) {
-    buckets.dedup_by(|later, earlier| {
-        let same = later.number == earlier.number;
-        if same {
-            earlier.merge(later);
-        }
-        same
-    });
-}
-
-impl TimeBucket {
-    /// Merges a later bucket into this one.
-    fn merge(&mut self, later: &Self) {
-        if later.low.sum < self.low.sum {
-            self.low = later.low;
-        }
-        if later.high.sum > self.high.sum {
-            self.high = later.high;
-        }
-        self.last = later.last;
-    }
-}
-
-impl RunningBand {
-    fn begin(&mut self, bytes: u64, at: Timestamp) {
-        self.allocated = self.allocated.plus(Amount { bytes, allocations: 1 });
-        self.live.add(bytes);
-        self.count = self.count.saturating_add(1);
-        if self.live > self.peak {
-            self.peak = self.live;
-            self.peak_at = at;
-        }
-    }
-
-    fn end(&mut self, bytes: u64, reason: EndReason) {
-        self.live.subtract(bytes);
-        self.count = self.count.saturating_sub(1);
-        match reason {
-            EndReason::Freed | EndReason::Replaced => self.freed = self.freed.saturating_add(1),
-            EndReason::ProcessExited => {
-                self.exited = self.exited.plus(Amount { bytes, allocations: 1 })
-            }
-            EndReason::Released => {}
-        }
-    }
-
-    /// Takes back earlier, incomplete data on a live allocation.
-    fn retract(&mut self, bytes: u64) {
-        self.live.subtract(bytes);
-        self.count = self.count.saturating_sub(1);
-        self.allocated.bytes = self.allocated.bytes.saturating_sub(bytes);
-        self.allocated.allocations = self.allocated.allocations.saturating_sub(1);
-    }
-
-    fn total(&self, band: Band) -> BandTotal {
-        let allocations = u64::try_from(self.count).unwrap_or(0);
-        BandTotal {
-            band,
-            allocated: self.allocated,
-            freed: self.freed,
-            live: Amount { bytes: self.live.value(), allocations },
-            exited: self.exited,
-            peak_bytes: self.peak.value(),
-            peak_at: self.peak_at,
-        }
     }
 }

@@ -9,30 +9,32 @@
 mod first_pass;
 mod second_pass;
 
-pub use first_pass::{BandScan, BandScanResult, BandTotal, SamplePoints};
+pub use first_pass::{BandScan, BandScanResult, SamplePoints};
 pub use second_pass::{BandSampler, BandSeries};
 
 use super::GroupKey;
 use crate::model::ids::{DeviceId, Pid, SiteId};
 use crate::model::memory_kind::MemoryKind;
+use crate::model::named::named_enum;
 
-/// What memory is grouped by.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum GroupBy {
-    /// Memory kind.
-    Kind,
-    /// Allocation site.
-    Site,
-    /// Process.
-    Process,
-    /// Device.
-    Device,
-    /// Library that allocated it. Bands are known once [`BandScanResult::add_libraries`] was called.
-    Library,
+named_enum! {
+    /// What memory is grouped by.
+    pub enum GroupBy {
+        /// Memory kind.
+        Kind => "kind",
+        /// Allocation site.
+        Site => "site",
+        /// Process.
+        Process => "process",
+        /// Device.
+        Device => "device",
+        /// Library that allocated it. Bands are known once [`BandScanResult::add_libraries`] was called.
+        Library => "library",
+    }
 }
 
 /// What a band contains.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Band {
     /// Memory of one kind.
     Kind(MemoryKind),
@@ -49,81 +51,16 @@ pub enum Band {
 }
 
 impl GroupBy {
-    /// All groupings, in the order in which they are offered.
-    pub const ALL: [Self; 5] = [Self::Kind, Self::Site, Self::Process, Self::Device, Self::Library];
-
     /// Groupings that the first pass adds up; libraries are sums of sites.
     const SCANNED: [Self; 4] = [Self::Kind, Self::Site, Self::Process, Self::Device];
 
-    /// Name on the command line and in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    /// Band that a group belongs to; for libraries, the band of its site.
+    const fn band(self, group: &GroupKey) -> Band {
         match self {
-            Self::Kind => "kind",
-            Self::Site => "site",
-            Self::Process => "process",
-            Self::Device => "device",
-            Self::Library => "library",
+            Self::Kind => Band::Kind(group.kind),
+            Self::Site | Self::Library => Band::Site(group.site),
+            Self::Process => Band::Process(group.pid),
+            Self::Device => Band::Device(group.device),
         }
-    }
-
-    /// Position in [`GroupBy::ALL`].
-    const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Table key of the band that a group belongs to.
-    fn key(self, group: &GroupKey) -> u64 {
-        match self {
-            Self::Kind => group.kind as u64,
-            Self::Site | Self::Library => group.site.map_or(0, |site| u64::from(site.0) + 1),
-            Self::Process => u64::from(group.pid.0),
-            Self::Device => group.device.map_or(0, |device| u64::from(device.0) + 1),
-        }
-    }
-
-    /// Band of a table key.
-    fn band(self, key: u64) -> Band {
-        let less = key.checked_sub(1);
-        match self {
-            Self::Kind => {
-                let index = usize::try_from(key).unwrap_or(usize::MAX);
-                Band::Kind(MemoryKind::ALL.get(index).copied().unwrap_or(MemoryKind::Unknown))
-            }
-            Self::Site => Band::Site(less.map(site_id)),
-            Self::Library => Band::Library(less.map(site_id)),
-            Self::Process => Band::Process(Pid(u32::try_from(key).unwrap_or(u32::MAX))),
-            Self::Device => {
-                Band::Device(less.map(|id| DeviceId(u16::try_from(id).unwrap_or(u16::MAX))))
-            }
-        }
-    }
-}
-
-fn site_id(id: u64) -> SiteId {
-    SiteId(u32::try_from(id).unwrap_or(u32::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn band_keys_round_trip() {
-        let known = GroupKey {
-            pid: Pid(7),
-            device: Some(DeviceId(0)),
-            kind: MemoryKind::Unknown,
-            site: Some(SiteId(u32::MAX)),
-        };
-        let unknown = GroupKey { device: None, site: None, ..known };
-        let bands = |group: &GroupKey| GroupBy::ALL.map(|by| by.band(by.key(group)));
-        let (device, site) = (Band::Device(known.device), Band::Site(known.site));
-        let (kind, process) = (Band::Kind(known.kind), Band::Process(known.pid));
-        let library = Band::Library(known.site);
-        assert_eq!(bands(&known), [kind, site, process, device, library]);
-        let (site, device, library) = (Band::Site(None), Band::Device(None), Band::Library(None));
-        assert_eq!(bands(&unknown), [kind, site, process, device, library]);
-        assert_eq!(GroupBy::ALL.map(GroupBy::index), [0, 1, 2, 3, 4]);
     }
 }

@@ -2,9 +2,9 @@
 
 use hashbrown::HashMap;
 
-use super::super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::super::{Amount, Delta, GroupKey, MemoryScope, RunningSum};
 use super::{Band, BandScanResult, GroupBy, SamplePoints};
-use crate::model::change::{AllocationChange, ChangeKind};
+use crate::model::change::AllocationChange;
 use crate::model::ids::SiteId;
 use crate::model::units::Timestamp;
 
@@ -26,9 +26,9 @@ pub struct BandSeries {
 #[derive(Clone, Debug)]
 struct BandGroup {
     series: BandSeries,
-    index: HashMap<u64, u32>,
-    /// Key of the library of each site, if bands are libraries.
-    library_of_site: HashMap<u64, u64>,
+    index: HashMap<Band, u32>,
+    /// Library of each site, if bands are libraries.
+    library_of_site: HashMap<Band, Band>,
     rest: u32,
     now: Vec<RunningSum>,
     emitted: Vec<u64>,
@@ -44,7 +44,7 @@ pub struct BandSampler {
     next: usize,
     groupings: Vec<BandGroup>,
     peak_number: u64,
-    sites: HashMap<u64, (RunningSum, i64)>,
+    sites: HashMap<Option<SiteId>, (RunningSum, i64)>,
     at_peak: Vec<(Option<SiteId>, Amount)>,
 }
 
@@ -80,13 +80,14 @@ impl BandSampler {
             return;
         }
         self.number += 1;
-        let group = GroupKey::of(change);
-        match change.action {
-            ChangeKind::Allocated => self.begin(&group, change.bytes),
-            ChangeKind::Ended { .. } => self.end(&group, change.bytes),
-            ChangeKind::Updated { before, .. } => {
-                self.end(&group.on(before.device), before.bytes);
-                self.begin(&group, change.bytes);
+        for delta in Delta::of(change) {
+            for now in self.groupings.iter_mut().filter_map(|grouping| grouping.now(&delta.key)) {
+                delta.apply(now);
+            }
+            if self.number <= self.peak_number {
+                let (live, count) = self.sites.entry(delta.key.site).or_default();
+                delta.apply(live);
+                *count += i64::from(delta.more.is_some()) - i64::from(delta.less.is_some());
             }
         }
         if self.number == self.peak_number {
@@ -99,38 +100,12 @@ impl BandSampler {
         }
     }
 
-    fn begin(&mut self, group: &GroupKey, bytes: u64) {
-        for now in self.groupings.iter_mut().filter_map(|grouping| grouping.now(group)) {
-            now.add(bytes);
-        }
-        if self.number <= self.peak_number {
-            let (live, count) = self.sites.entry(GroupBy::Site.key(group)).or_default();
-            live.add(bytes);
-            *count = count.saturating_add(1);
-        }
-    }
-
-    fn end(&mut self, group: &GroupKey, bytes: u64) {
-        for now in self.groupings.iter_mut().filter_map(|grouping| grouping.now(group)) {
-            now.subtract(bytes);
-        }
-        if self.number <= self.peak_number {
-            let (live, count) = self.sites.entry(GroupBy::Site.key(group)).or_default();
-            live.subtract(bytes);
-            *count = count.saturating_sub(1);
-        }
-    }
-
     /// Stores the live memory by site: the peak is now.
     fn record_peak(&mut self) {
         let sites = std::mem::take(&mut self.sites);
         self.at_peak = sites
             .into_iter()
-            .map(|(key, (live, count))| {
-                let site = match GroupBy::Site.band(key) {
-                    Band::Site(site) => site,
-                    _ => None,
-                };
+            .map(|(site, (live, count))| {
                 let allocations = u64::try_from(count).unwrap_or(0);
                 (site, Amount { bytes: live.value(), allocations })
             })
@@ -170,9 +145,8 @@ impl BandGroup {
         // A rest of a single band is shown as that band.
         let max_bands =
             if totals.len() == max_bands.saturating_add(1) { totals.len() } else { max_bands };
-        let mut bands: Vec<Band> = totals.iter().take(max_bands).map(|total| total.band).collect();
-        let keys = bands.iter().zip(0_u32..).map(|(band, index)| (key(*band), index));
-        let index = keys.collect();
+        let mut bands: Vec<Band> = totals.iter().take(max_bands).map(|total| total.key).collect();
+        let index = bands.iter().copied().zip(0_u32..).collect();
         let rest = u32::try_from(bands.len()).unwrap_or(u32::MAX);
         if totals.len() > max_bands {
             bands.push(Band::Rest(totals.len() - max_bands));
@@ -190,10 +164,10 @@ impl BandGroup {
 
     /// Running sum of the band that a group belongs to.
     fn now(&mut self, group: &GroupKey) -> Option<&mut RunningSum> {
-        let key = self.series.by.key(group);
-        let key = self.library_of_site.get(&key).copied().unwrap_or(key);
-        let band = self.index.get(&key).copied().unwrap_or(self.rest);
-        self.now.get_mut(band as usize)
+        let band = self.series.by.band(group);
+        let band = self.library_of_site.get(&band).unwrap_or(&band);
+        let index = self.index.get(band).copied().unwrap_or(self.rest);
+        self.now.get_mut(index as usize)
     }
 
     fn emit(&mut self, at: Timestamp) {
@@ -206,17 +180,6 @@ impl BandGroup {
         }
         series.times.push(at);
         series.ends.push(series.cells.len());
-    }
-}
-
-/// Key of a band other than the rest.
-pub(super) fn key(band: Band) -> u64 {
-    match band {
-        Band::Kind(kind) => kind as u64,
-        Band::Site(site) | Band::Library(site) => site.map_or(0, |site| u64::from(site.0) + 1),
-        Band::Process(pid) => u64::from(pid.0),
-        Band::Device(device) => device.map_or(0, |device| u64::from(device.0) + 1),
-        Band::Rest(_) => u64::MAX,
     }
 }
 

@@ -42,15 +42,8 @@ impl KernelRow {
             name,
             name_source,
             unnamed_reason,
-            handles: 0,
-            launches: 0,
-            recent: 0,
-            captured: 0,
-            failed: 0,
-            checked: 0,
-            last: None,
-            common: None,
             common_is_exact: true,
+            ..KernelView::default()
         };
         let (handles, shapes) = (HashSet::new(), HashMap::new());
         Self { view, handles, last: None, shapes, other: 0 }

@@ -263,6 +263,7 @@ impl Process {
         let entry = &mut self.allocations.slab[slot];
         self.totals.set_device(entry, device, self.call.1);
         self.sites.learn_device(entry, device);
+        self.anomaly_log.learn_device(entry, device);
         entry.set_device(device);
     }
 }

@@ -19,6 +19,7 @@ use super::super::memory::allocation::{AllocationEntry, NIL, NewAllocation};
 use super::super::memory::loss::AtRiskSizes;
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
+use super::reuse::{Owners, existed};
 
 /// Limit of nodes per process, including copies; more are counted as lost.
 const MAX_NODES: usize = 1_000_000;
@@ -79,7 +80,6 @@ impl Capture {
 /// A graph exec.
 #[derive(Debug)]
 struct GraphExec {
-    since: Timestamp,
     frees_before_launch: bool,
     /// Memory that a launch leaves allocated.
     unfreed: Vec<AllocNode>,
@@ -126,7 +126,7 @@ pub(in crate::ledger) struct Graphs {
     /// Number of captures that ended without a graph.
     pub(in crate::ledger) failed_captures: u64,
     graphs: HashMap<GraphId, Vec<TimedNode>>,
-    execs: HashMap<GraphExecId, GraphExec>,
+    execs: Owners<GraphExecId, GraphExec>,
     nodes: usize,
     /// Memory that each of the dropped graphs could have left allocated.
     pub(in crate::ledger) dropped: AtRiskSizes,
@@ -202,7 +202,7 @@ impl Graphs {
     /// started does not belong to it.
     fn captured(&self, event: &Event, stream: Option<StreamId>) -> Option<Captured> {
         let Event { tid, entry_time: entered, .. } = *event;
-        let has_begun = |capture: &Capture| capture.since <= entered;
+        let has_begun = |capture: &Capture| existed(capture.since, entered);
         let is_of = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
         let own = |capture: &Capture| has_begun(capture) && is_of(capture);
         let threads = |capture: &Capture| has_begun(capture) && capture.thread == Some(tid);
@@ -239,7 +239,7 @@ impl Graphs {
     }
 
     fn drop_exec(&mut self, id: GraphExecId) {
-        if let Some(GraphExec { unfreed, external_frees, .. }) = self.execs.remove(&id) {
+        if let Some((_, GraphExec { unfreed, external_frees, .. })) = self.execs.remove(id) {
             self.nodes -= unfreed.len() + external_frees.len();
             self.dropped.add(sum(unfreed));
         }
@@ -259,7 +259,7 @@ impl Graphs {
 
     fn end_capture(&mut self, event: &Event, stream: StreamId, graph: Option<GraphId>) {
         let ended = |capture: &Capture| {
-            capture.is_of(stream, event.tid) && capture.since <= event.entry_time
+            capture.is_of(stream, event.tid) && existed(capture.since, event.entry_time)
         };
         let Some(position) = self.captures.iter().position(ended) else {
             return;
@@ -294,7 +294,8 @@ impl Graphs {
         &mut self,
         id: GraphExecId,
         graph: GraphId,
-        new: GraphExec,
+        frees_before_launch: bool,
+        at: Timestamp,
     ) -> Result<(), NodeLimitReached> {
         self.drop_exec(id);
         let nodes = self.graphs.get(&graph).map_or(&[][..], |nodes| nodes);
@@ -304,12 +305,12 @@ impl Graphs {
         }
         let bytes = sum(unfreed.iter().copied()).bytes().0;
         self.make_room(unfreed.len() + external_frees.len()).ok_or(NodeLimitReached { bytes })?;
-        self.execs.insert(id, GraphExec { unfreed, external_frees, ..new });
+        self.execs.insert(id, at, GraphExec { frees_before_launch, unfreed, external_frees });
         Ok(())
     }
 
     fn destroy_exec(&mut self, id: GraphExecId, entered: Timestamp) {
-        if self.execs.get(&id).is_some_and(|exec| exec.since <= entered) {
+        if self.execs.is_about(id, entered) {
             self.drop_exec(id);
         }
     }
@@ -317,7 +318,8 @@ impl Graphs {
     /// Nodes created after the call was entered belong to a newer graph with the same handle.
     fn destroy(&mut self, graph: GraphId, entered: Timestamp) {
         let nodes = self.graphs.remove(&graph).unwrap_or_default();
-        let (gone, newer): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(_, at)| *at <= entered);
+        let (gone, newer): (Vec<_>, Vec<_>) =
+            nodes.into_iter().partition(|(_, at)| existed(*at, entered));
         if !newer.is_empty() {
             self.graphs.insert(graph, newer);
         }
@@ -329,7 +331,8 @@ impl Graphs {
         let nodes = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
         // A graph may have been instantiated before a free node was added.
         let nodes = nodes.flat_map(|nodes| allocations(nodes));
-        let all = nodes.chain(self.execs.values().flat_map(|exec| exec.unfreed.iter().copied()));
+        let execs = self.execs.iter().flat_map(|(_, _, exec)| exec.unfreed.iter().copied());
+        let all = nodes.chain(execs);
         let mut largest: HashMap<u64, u64> = HashMap::new();
         for node in all.filter(|node| !live(node.address)) {
             let bytes = largest.entry(node.address).or_insert(0);
@@ -372,9 +375,7 @@ impl Process {
                 return self.graphs.add(graph, Node::Free(address), at);
             }
             GraphCall::Instantiated { exec, graph, frees_before_launch } => {
-                let (unfreed, external_frees) = (Vec::new(), Vec::new());
-                let new = GraphExec { since: at, frees_before_launch, unfreed, external_frees };
-                return self.graphs.instantiate(exec, graph, new);
+                return self.graphs.instantiate(exec, graph, frees_before_launch, at);
             }
             GraphCall::Launched { exec } => {
                 self.overhead.graph_launches += 1;
@@ -437,9 +438,7 @@ impl Process {
     }
 
     fn launch(&mut self, event: &Event, id: GraphExecId) {
-        let Some(exec) = self.graphs.execs.remove(&id) else {
-            return;
-        };
+        let Some((since, exec)) = self.graphs.execs.remove(id) else { return };
         if !exec.unfreed.is_empty() {
             // The launch allocates, so the thread must exist before any of its memory is freed.
             self.threads.of(event.tid, self.allocations.seed());
@@ -465,7 +464,7 @@ impl Process {
             let new = NewAllocation::plain(AllocationKey::address(node.address), kind, node.bytes);
             self.insert_allocation(event, &NewAllocation { device, site: node.site, ..new });
         }
-        self.graphs.execs.insert(id, exec);
+        self.graphs.execs.insert(id, since, exec);
     }
 
     /// Frees graph memory that was live when the launch was entered.
@@ -473,7 +472,7 @@ impl Process {
         let key = AllocationKey::address(address);
         let own = self.allocations.find(key).filter(|&slot| {
             let entry = &self.allocations.slab[slot];
-            is_of_graph(entry) && entry.returned_at <= event.entry_time
+            is_of_graph(entry) && existed(entry.returned_at, event.entry_time)
         });
         if let Some(slot) = own {
             self.remove_allocation(slot, EndReason::Freed);
@@ -500,13 +499,8 @@ mod tests {
         Node::Alloc(AllocNode { address, bytes, location: None, site: None })
     }
 
-    fn exec() -> GraphExec {
-        GraphExec {
-            since: Timestamp(1),
-            frees_before_launch: false,
-            unfreed: Vec::new(),
-            external_frees: Vec::new(),
-        }
+    fn instantiate(graphs: &mut Graphs) -> Result<(), NodeLimitReached> {
+        graphs.instantiate(E, G, false, Timestamp(1))
     }
 
     fn graphs(nodes: &[Node]) -> Graphs {
@@ -521,9 +515,10 @@ mod tests {
     fn graph_exec_keeps_only_lasting_effects() {
         let nodes = [alloc(1, 8), alloc(2, 4), Node::Free(1), Node::Free(3), alloc(4, 16)];
         let mut graphs = graphs(&nodes);
-        graphs.instantiate(E, G, exec()).unwrap();
-        let unfreed: Vec<_> = graphs.execs[&E].unfreed.iter().map(|node| node.address).collect();
-        assert_eq!((unfreed, &graphs.execs[&E].external_frees), (vec![4, 2], &vec![3]));
+        instantiate(&mut graphs).unwrap();
+        let exec = graphs.execs.get(E).unwrap();
+        let unfreed: Vec<_> = exec.unfreed.iter().map(|node| node.address).collect();
+        assert_eq!((unfreed, &exec.external_frees), (vec![4, 2], &vec![3]));
     }
 
     #[test]
@@ -532,8 +527,8 @@ mod tests {
         graphs.nodes = MAX_NODES;
         assert_eq!(graphs.add(G, alloc(3, 2), Timestamp(1)), Err(NodeLimitReached { bytes: 2 }));
         assert_eq!(graphs.add(G, Node::Free(1), Timestamp(1)), Err(NodeLimitReached { bytes: 0 }));
-        assert_eq!(graphs.instantiate(E, G, exec()), Err(NodeLimitReached { bytes: 12 }));
-        assert!(graphs.execs.is_empty());
+        assert_eq!(instantiate(&mut graphs), Err(NodeLimitReached { bytes: 12 }));
+        assert_eq!(graphs.execs.len(), 0);
         graphs.destroy(G, Timestamp(2));
         assert_eq!(graphs.add(G, alloc(3, 2), Timestamp(3)), Ok(()));
         assert_eq!(graphs.nodes, MAX_NODES - 1);
@@ -542,9 +537,9 @@ mod tests {
     #[test]
     fn destroyed_graphs_free_their_nodes() {
         let mut graphs = graphs(&[alloc(1, 8), Node::Free(2)]);
-        graphs.instantiate(E, G, exec()).unwrap();
+        instantiate(&mut graphs).unwrap();
         assert_eq!(graphs.nodes, 4);
-        graphs.instantiate(E, G, exec()).unwrap();
+        instantiate(&mut graphs).unwrap();
         assert_eq!(graphs.nodes, 4);
         graphs.destroy_exec(E, Timestamp(0));
         graphs.destroy_exec(E, Timestamp(2));
@@ -556,7 +551,7 @@ mod tests {
     #[test]
     fn potential_counts_each_address_once_unless_live() {
         let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
-        graphs.instantiate(E, G, exec()).unwrap();
+        instantiate(&mut graphs).unwrap();
         graphs.add(GraphId(2), alloc(2, 32), Timestamp(1)).unwrap();
         assert_eq!(graphs.potential(|_| false), ByteSum::from(40));
         assert_eq!(graphs.potential(|address| address == 2), ByteSum::from(8));

@@ -1,8 +1,6 @@
 //! State of the driver that memory depends on: contexts, devices, pools, graphs.
 
 pub(super) mod context;
-pub(super) mod context_ends;
-pub(super) mod context_lifetime;
 pub(super) mod device;
 pub(super) mod gpu_memory;
 pub(super) mod graph;
@@ -11,4 +9,5 @@ pub(super) mod out_of_memory;
 pub(super) mod overhead;
 pub(super) mod physical;
 pub(super) mod pool;
-pub(super) mod reused_contexts;
+pub(super) mod reuse;
+pub(super) mod slots;

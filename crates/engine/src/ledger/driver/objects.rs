@@ -1,11 +1,7 @@
 //! CUDA objects that a process created and did not destroy, by kind and site. They are not memory
 //! and do not affect memory totals.
 //!
-//! Handles follow the same rules as addresses. A destroy call ends an object only if it was entered
-//! after the object's create call had returned. A reused handle shows that the older object with
-//! that handle has been destroyed by a call that is yet to be seen.
-
-use hashbrown::HashMap;
+//! Handles are used again: see [`super::reuse`].
 
 use crate::model::change::EndReason;
 use crate::model::cuda_object::{ObjectCall, ObjectKind};
@@ -17,19 +13,16 @@ use crate::snapshot::ObjectView;
 use super::super::process::Process;
 use super::super::sites::table::{ResourceKind, SiteTable};
 use super::overhead::MAX_SEARCHED_OBJECTS;
+use super::reuse::{Counts, Owners, existed};
 
 /// Limit of objects tracked per process; more are only counted.
 const MAX_LIVE_OBJECTS: usize = 1 << 20;
-
-/// Limit of pending destroy calls.
-const MAX_PENDING_DESTROYS: usize = 65_536;
 
 type ObjectKey = (ObjectKind, u64);
 
 /// A live object.
 #[derive(Clone, Copy, Debug)]
 struct LiveObject {
-    created_at: Timestamp,
     context: Option<ContextId>,
     site: Option<SiteId>,
     /// Whether it ends with its context, but the context is unknown.
@@ -38,31 +31,16 @@ struct LiveObject {
     doubtful: bool,
 }
 
-/// Counts of objects of one kind.
-#[derive(Clone, Copy, Debug, Default)]
-struct ObjectCounts {
-    live: u64,
-    peak: u64,
-    created: u64,
-    destroyed: u64,
-    released: u64,
-    unknown: u64,
-    /// Live objects that are counted but not tracked.
-    untracked: u64,
-}
-
 /// CUDA objects of one process.
 #[derive(Debug)]
 pub(in crate::ledger) struct ObjectTable {
     /// Limit of tracked objects, see [`MAX_LIVE_OBJECTS`].
     room: usize,
-    live: HashMap<ObjectKey, LiveObject>,
-    counts: [ObjectCounts; ObjectKind::ALL.len()],
-    /// Handles that were reused before their destroy call was seen, with the number of such calls.
-    pending: HashMap<ObjectKey, u64>,
+    live: Owners<ObjectKey, LiveObject>,
+    counts: [ObjectView; ObjectKind::ALL.len()],
     /// Number of live objects per context, so that the end of a context without objects costs
     /// nothing.
-    by_context: HashMap<ContextId, u64>,
+    by_context: Counts<ContextId>,
     /// Number of live objects whose context is unknown and that are not in doubt.
     contextless: u64,
 }
@@ -77,24 +55,21 @@ impl ObjectTable {
     fn with_room(room: usize) -> Self {
         Self {
             room,
-            live: HashMap::new(),
-            counts: [ObjectCounts::default(); ObjectKind::ALL.len()],
-            pending: HashMap::new(),
-            by_context: HashMap::new(),
+            live: Owners::default(),
+            counts: ObjectKind::ALL.map(ObjectView::none),
+            by_context: Counts::default(),
             contextless: 0,
         }
     }
 
-    fn count(&mut self, kind: ObjectKind) -> &mut ObjectCounts {
+    fn count(&mut self, kind: ObjectKind) -> &mut ObjectView {
         &mut self.counts[kind.index()]
     }
 
-    fn create(&mut self, key: ObjectKey, new: LiveObject, sites: &mut SiteTable) {
-        if self.live.contains_key(&key) {
-            self.end(key, EndReason::Replaced, new.created_at, sites);
-            if self.pending.len() < MAX_PENDING_DESTROYS || self.pending.contains_key(&key) {
-                *self.pending.entry(key).or_insert(0) += 1;
-            }
+    fn create(&mut self, key: ObjectKey, new: LiveObject, at: Timestamp, sites: &mut SiteTable) {
+        if self.live.get(key).is_some() {
+            self.end(key, EndReason::Replaced, at, sites);
+            self.live.expect_end(key, 1);
         }
         let room = self.live.len() < self.room;
         let counts = self.count(key.0);
@@ -105,12 +80,12 @@ impl ObjectTable {
             counts.untracked += 1;
             return;
         }
-        self.live.insert(key, new);
+        self.live.insert(key, at, new);
         if let Some(context) = new.context {
-            *self.by_context.entry(context).or_insert(0) += 1;
+            self.by_context.add(context, 1);
         }
         self.contextless += u64::from(new.contextless);
-        sites.begin(new.site, ResourceKind::Object(key.0), 1, new.created_at);
+        sites.begin(new.site, ResourceKind::Object(key.0), 1, at);
     }
 
     fn destroy(
@@ -120,45 +95,35 @@ impl ObjectTable {
         at: Timestamp,
         sites: &mut SiteTable,
     ) {
-        let live = self.live.get(&key);
-        if live.is_some_and(|live| entered >= live.created_at) {
+        let is_live = self.live.is_about(key, entered);
+        if is_live {
             self.end(key, EndReason::Freed, at, sites);
-            self.count(key.0).destroyed += 1;
-        } else if let Some(pending) = self.pending.get_mut(&key) {
-            *pending -= 1;
-            if *pending == 0 {
-                self.pending.remove(&key);
-            }
-            self.count(key.0).destroyed += 1;
+        }
+        let is_known = is_live || self.live.match_pending(key);
+        let counts = self.count(key.0);
+        if is_known {
+            counts.destroyed += 1;
+        } else if counts.untracked > 0 {
+            // The handle is unknown; it most likely belongs to an untracked object.
+            counts.untracked -= 1;
+            counts.live -= 1;
+            counts.destroyed += 1;
         } else {
-            let counts = self.count(key.0);
-            if counts.untracked > 0 {
-                // The handle is unknown; it most likely belongs to an untracked object.
-                counts.untracked -= 1;
-                counts.live -= 1;
-                counts.destroyed += 1;
-            } else {
-                counts.unknown += 1;
-            }
+            counts.unknown_destroys += 1;
         }
     }
 
     /// Ends a tracked object; the only place where this happens.
     fn end(&mut self, key: ObjectKey, reason: EndReason, at: Timestamp, sites: &mut SiteTable) {
-        let Some(gone) = self.live.remove(&key) else { return };
+        let Some((created_at, gone)) = self.live.remove(key) else { return };
         let counts = self.count(key.0);
         counts.live -= 1;
         counts.released += u64::from(reason == EndReason::Released);
         self.contextless -= u64::from(gone.contextless && !gone.doubtful);
-        if let Some(context) = gone.context
-            && let Some(count) = self.by_context.get_mut(&context)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.by_context.remove(&context);
-            }
+        if let Some(context) = gone.context {
+            self.by_context.take(context);
         }
-        sites.finish((gone.site, ResourceKind::Object(key.0)), 1, gone.created_at, reason, at);
+        sites.finish((gone.site, ResourceKind::Object(key.0)), 1, created_at, reason, at);
     }
 
     /// Ends all objects created in a context up to a given time.
@@ -169,12 +134,13 @@ impl ObjectTable {
         at: Timestamp,
         sites: &mut SiteTable,
     ) {
-        if !self.by_context.contains_key(&context) {
+        if !self.by_context.contains(context) {
             return;
         }
-        let of = |live: &LiveObject| live.context == Some(context) && live.created_at <= until;
-        let mut gone: Vec<_> =
-            self.live.iter().filter(|(_, live)| of(live)).map(|(key, _)| *key).collect();
+        let all = self.live.iter();
+        let own =
+            all.filter(|(_, since, live)| live.context == Some(context) && existed(*since, until));
+        let mut gone: Vec<_> = own.map(|(key, ..)| key).collect();
         // The order decides which site rows fit within the limit.
         gone.sort_unstable();
         for key in gone {
@@ -207,26 +173,16 @@ impl ObjectTable {
         if self.live.len() > MAX_SEARCHED_OBJECTS {
             return Vec::new();
         }
-        let is_new = |live: &LiveObject| live.created_at > after && live.created_at <= until;
-        let own = self.live.iter().filter(|((known, _), live)| *known == kind && is_new(live));
-        own.map(|(_, live)| live.site).collect()
+        let is_new = |created_at: Timestamp| created_at > after && created_at <= until;
+        let all = self.live.iter();
+        let own = all.filter(|((known, _), since, _)| *known == kind && is_new(*since));
+        own.map(|(_, _, live)| live.site).collect()
     }
 
     /// Kinds with at least one call.
     pub(in crate::ledger) fn views(&self) -> Vec<ObjectView> {
-        let view = |(kind, counts): (ObjectKind, &ObjectCounts)| {
-            (counts.created > 0 || counts.unknown > 0).then_some(ObjectView {
-                kind,
-                live: counts.live,
-                created: counts.created,
-                destroyed: counts.destroyed,
-                released: counts.released,
-                peak: counts.peak,
-                unknown_destroys: counts.unknown,
-                untracked: counts.untracked,
-            })
-        };
-        ObjectKind::ALL.into_iter().zip(&self.counts).filter_map(view).collect()
+        let used = |view: &&ObjectView| view.created > 0 || view.unknown_destroys > 0;
+        self.counts.iter().filter(used).copied().collect()
     }
 
     /// Tracked live objects that were created after a time.
@@ -234,8 +190,8 @@ impl ObjectTable {
         &self,
         begin: Timestamp,
     ) -> impl Iterator<Item = (ObjectKind, Option<SiteId>)> {
-        let new = self.live.iter().filter(move |(_, live)| live.created_at > begin);
-        new.map(|((kind, _), live)| (*kind, live.site))
+        let new = self.live.iter().filter(move |(_, created_at, _)| *created_at > begin);
+        new.map(|((kind, _), _, live)| (kind, live.site))
     }
 }
 
@@ -246,14 +202,8 @@ impl Process {
             ObjectCall::Created { kind, handle, context, site } => {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
                 let contextless = context.is_none() && kind.ends_with_context();
-                let new = LiveObject {
-                    created_at: event.time,
-                    context,
-                    site,
-                    contextless,
-                    doubtful: false,
-                };
-                self.objects.create((kind, handle), new, &mut self.sites);
+                let new = LiveObject { context, site, contextless, doubtful: false };
+                self.objects.create((kind, handle), new, event.time, &mut self.sites);
             }
             ObjectCall::Destroyed { kind, handle } => {
                 self.objects.destroy((kind, handle), event.entry_time, event.time, &mut self.sites);
@@ -273,8 +223,7 @@ mod tests {
 
     fn event(handle: u64) -> (ObjectKey, LiveObject) {
         let (context, site) = (None, None);
-        let created_at = Timestamp(handle);
-        let new = LiveObject { created_at, context, site, contextless: true, doubtful: false };
+        let new = LiveObject { context, site, contextless: true, doubtful: false };
         ((ObjectKind::Event, handle), new)
     }
 
@@ -285,7 +234,7 @@ mod tests {
         let all = 8 + 5;
         for handle in 0..all {
             let (key, new) = event(handle);
-            objects.create(key, new, &mut sites);
+            objects.create(key, new, Timestamp(handle), &mut sites);
         }
         let view = |objects: &ObjectTable| {
             let [view] = objects.views()[..] else { panic!("one kind") };

@@ -30,6 +30,12 @@ pub(in crate::ledger) struct OomRetry {
     live: ByteSum,
 }
 
+impl OomRetry {
+    fn is_of(&self, event: &Event) -> bool {
+        (self.pid, self.tid) == (event.pid, event.tid)
+    }
+}
+
 impl Ledger {
     pub(in crate::ledger) fn record_oom(&mut self, event: &Event, failed: &FailedCall) {
         let Some(process) = self.running.get(&event.pid) else {
@@ -44,15 +50,14 @@ impl Ledger {
             requested: bytes.0,
             live: process.totals.live,
         });
-        let own = |one: &&OomRetry| (one.pid, one.tid) == (event.pid, event.tid);
-        let before = self.oom_retries.iter().find(own).copied();
+        let before = self.oom_retries.iter().find(|one| one.is_of(event)).copied();
         if before.zip(retry).is_some_and(|(before, retry)| before.requested == retry.requested) {
             // The same request again, after some cached memory was freed.
             self.count_oom(event.pid, device, requested);
             return;
         }
         if self.list_oom(event, device, requested, failed.site) {
-            self.oom_retries.retain(|one| (one.pid, one.tid) != (event.pid, event.tid));
+            self.oom_retries.retain(|one| !one.is_of(event));
             self.oom_retries.extend(retry);
         }
     }
@@ -65,8 +70,7 @@ impl Ledger {
             allocated: Bytes(call.allocated),
             reserved: Bytes(call.reserved),
         });
-        let own = |one: &OomRetry| (one.pid, one.tid) == (event.pid, event.tid);
-        let known = self.oom_retries.iter().position(own);
+        let known = self.oom_retries.iter().position(|one| one.is_of(event));
         let known = known.map(|position| self.oom_retries.swap_remove(position).index);
         if known.is_none() {
             let requested = Some((MemoryKind::Device, Bytes(bytes)));
@@ -88,8 +92,8 @@ impl Ledger {
             _ => return,
         };
         let Some(process) = self.running.get(&event.pid) else { return };
-        let own = |one: &OomRetry| (one.pid, one.tid) == (event.pid, event.tid);
-        let Some(position) = self.oom_retries.iter().position(own) else { return };
+        let known = self.oom_retries.iter().position(|one| one.is_of(event));
+        let Some(position) = known else { return };
         let retry = self.oom_retries[position];
         if bytes < retry.requested {
             return;

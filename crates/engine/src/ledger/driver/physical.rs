@@ -1,13 +1,10 @@
 //! Physical memory of one process (virtual memory management API): references, mappings and
 //! reserved addresses.
 //!
-//! A handle is live while it has a reference *or* a mapping. Handles and addresses are reused, so a
-//! call entered before the call of the current owner returned refers to an older one, as with
-//! frees.
+//! A handle is live while it has a reference *or* a mapping. Handles and addresses are used again:
+//! see [`super::reuse`].
 
 use std::collections::BTreeMap;
-
-use hashbrown::HashMap;
 
 use crate::model::change::EndReason;
 use crate::model::event::{Event, MemoryLocation, VmmCall};
@@ -19,17 +16,13 @@ use super::super::memory::allocation::NewAllocation;
 use super::super::memory::loss::AtRiskSizes;
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
-
-/// Limit of handles with pending releases.
-const MAX_PENDING_RELEASES: usize = 65_536;
+use super::reuse::{Owners, existed};
 
 /// A live handle.
 #[derive(Clone, Copy, Debug)]
 struct PhysicalHandle {
     /// Distinguishes it from other handles with the same value at other times.
     number: u64,
-    /// Return time of the call that created it.
-    since: Timestamp,
     references: u64,
     mappings: u64,
     /// Device memory that it uses; 0 for multicast objects, host memory and imports.
@@ -83,14 +76,11 @@ enum UnmapEffect {
 /// Handles, mappings and reservations of one process.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct PhysicalMemory {
-    handles: HashMap<PhysicalHandleId, PhysicalHandle>,
+    handles: Owners<PhysicalHandleId, PhysicalHandle>,
     /// By start address. Mappings do not overlap.
     mappings: BTreeMap<u64, Mapping>,
-    /// Unreleased references of handles whose value was reused: their release calls have not
-    /// returned yet.
-    pending: HashMap<PhysicalHandleId, u64>,
-    /// Reserved address ranges by start address: size and time.
-    reservations: HashMap<u64, (u64, Timestamp)>,
+    /// Sizes of reserved address ranges by start address.
+    reservations: Owners<u64, u64>,
     reserved: ByteSum,
     mapped_only: ByteSum,
     count: u64,
@@ -121,25 +111,12 @@ impl PhysicalMemory {
 
     /// Removes a handle that has ended.
     pub(in crate::ledger) fn clear(&mut self, id: PhysicalHandleId) {
-        let Some(handle) = self.handles.remove(&id) else { return };
+        let Some((_, handle)) = self.handles.remove(id) else { return };
         if handle.is_mapped_only() {
             self.mapped_only.subtract(handle.device_bytes);
         }
-        if handle.references > 0
-            && (self.pending.len() < MAX_PENDING_RELEASES || self.pending.contains_key(&id))
-        {
-            *self.pending.entry(id).or_insert(0) += handle.references;
-        }
-    }
-
-    /// Matches the release of an older handle with this value; returns whether one was pending.
-    fn match_pending_release(&mut self, id: PhysicalHandleId) -> bool {
-        let Some(pending) = self.pending.get_mut(&id) else { return false };
-        *pending -= 1;
-        if *pending == 0 {
-            self.pending.remove(&id);
-        }
-        true
+        // Release calls of its other references have not returned yet.
+        self.handles.expect_end(id, handle.references);
     }
 
     /// Adds a handle with one reference.
@@ -153,9 +130,8 @@ impl PhysicalMemory {
         self.clear(handle);
         self.count += 1;
         let number = self.count;
-        let new =
-            PhysicalHandle { number, since, references: 1, mappings: 0, device_bytes, memory };
-        self.handles.insert(handle, new);
+        let new = PhysicalHandle { number, references: 1, mappings: 0, device_bytes, memory };
+        self.handles.insert(handle, since, new);
     }
 
     /// Changes a handle, and updates the values that depend on it.
@@ -164,7 +140,7 @@ impl PhysicalMemory {
         handle: PhysicalHandleId,
         change: impl FnOnce(&mut PhysicalHandle),
     ) -> Option<PhysicalHandle> {
-        let handle = self.handles.get_mut(&handle)?;
+        let handle = self.handles.get_mut(handle)?;
         let before = handle.is_mapped_only();
         change(handle);
         match (before, handle.is_mapped_only()) {
@@ -176,17 +152,11 @@ impl PhysicalMemory {
     }
 
     fn release(&mut self, id: PhysicalHandleId, entered: Timestamp) -> HandleRelease {
-        let Some(handle) = self.handles.get(&id) else {
-            return if self.match_pending_release(id) {
-                HandleRelease::Older
-            } else {
-                HandleRelease::Unknown
-            };
+        let handle = self.handles.get(id).copied();
+        let Some(handle) = handle.filter(|_| self.handles.is_about(id, entered)) else {
+            let is_older = self.handles.match_pending(id) || handle.is_some();
+            return if is_older { HandleRelease::Older } else { HandleRelease::Unknown };
         };
-        if entered < handle.since {
-            self.match_pending_release(id);
-            return HandleRelease::Older;
-        }
         if handle.references == 0 {
             return HandleRelease::TooMany;
         }
@@ -226,7 +196,7 @@ impl PhysicalMemory {
         let mut gone = self.overlapping(address, bytes);
         gone.retain(|first| {
             let mapping = self.mappings.get(first);
-            *first >= address && mapping.is_some_and(|m| m.end <= end && m.since <= entered)
+            *first >= address && mapping.is_some_and(|m| m.end <= end && existed(m.since, entered))
         });
         gone.into_iter().filter_map(|first| self.remove(first)).collect()
     }
@@ -240,7 +210,7 @@ impl PhysicalMemory {
     fn remove(&mut self, first: u64) -> Option<UnmapEffect> {
         let mapping = self.mappings.remove(&first)?;
         let id = mapping.handle;
-        if self.handles.get(&id).is_none_or(|handle| handle.number != mapping.number) {
+        if self.handles.get(id).is_none_or(|handle| handle.number != mapping.number) {
             return Some(UnmapEffect::OfOlder(id));
         }
         let now = self.change(id, |handle| handle.mappings -= 1)?;
@@ -255,17 +225,14 @@ impl PhysicalMemory {
     }
 
     fn reserve(&mut self, address: u64, bytes: u64, since: Timestamp) {
-        if let Some((older, _)) = self.reservations.insert(address, (bytes, since)) {
+        if let Some(older) = self.reservations.insert(address, since, bytes) {
             self.reserved.subtract(older);
         }
         self.reserved.add(bytes);
     }
 
     fn unreserve(&mut self, address: u64, entered: Timestamp) {
-        if let Some((bytes, since)) = self.reservations.get(&address).copied()
-            && since <= entered
-        {
-            self.reservations.remove(&address);
+        if let Some(bytes) = self.reservations.end(address, entered) {
             self.reserved.subtract(bytes);
         }
     }
@@ -486,10 +453,10 @@ mod tests {
         physical.map(0x100, 0x10, A, Timestamp(20));
         assert_eq!(physical.release(A, Timestamp(30)), HandleRelease::Quiet);
         assert_eq!(physical.unmap(0x100, 0x10, Timestamp(40)), []);
-        assert!(physical.handles.is_empty());
+        assert_eq!(physical.handles.len(), 0);
         physical.open(A, Timestamp(50), 0, false);
         assert_eq!(physical.release(A, Timestamp(60)), HandleRelease::Quiet);
-        assert!(physical.handles.is_empty());
+        assert_eq!(physical.handles.len(), 0);
     }
 
     #[test]

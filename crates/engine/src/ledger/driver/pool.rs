@@ -16,15 +16,17 @@ use crate::snapshot::{DriverReported, PoolView};
 use super::super::memory::allocation::{AllocationEntry, NIL};
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
+use super::reuse::existed;
+use super::slots::Slots;
 
 /// One pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pool {
     id: Option<PoolId>,
     location: Option<MemoryLocation>,
     /// Whether its creation was seen, so that it is not a default pool.
     created: bool,
-    /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
+    /// Creation time.
     since: Timestamp,
     used: ByteSum,
     allocations: u64,
@@ -49,8 +51,7 @@ struct DevicePools {
 /// Memory pools of one process.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct Pools {
-    slots: Vec<Option<Pool>>,
-    vacant: Vec<u32>,
+    slots: Slots<Pool>,
     by_id: HashMap<PoolId, u32>,
     devices: Vec<DevicePools>,
     /// Pools by context, for contexts whose device is unknown.
@@ -61,38 +62,17 @@ pub(in crate::ledger) struct Pools {
 impl Pools {
     fn open(&mut self, id: Option<PoolId>, location: Option<MemoryLocation>) -> u32 {
         self.count += 1;
-        let pool = Some(Pool {
-            id,
-            location,
-            created: false,
-            since: Timestamp(0),
-            used: ByteSum::default(),
-            allocations: 0,
-            reserved: None,
-            destroyed: false,
-            closing: false,
-            number: self.count,
-        });
-        let index = if let Some(index) = self.vacant.pop() {
-            self.slots[index as usize] = pool;
-            index
-        } else {
-            self.slots.push(pool);
-            self.slots.len() as u32 - 1
-        };
+        let new = Pool { id, location, number: self.count, ..Pool::default() };
+        let index = self.slots.insert(new);
         if let Some(id) = id {
             self.by_id.insert(id, index);
         }
         index
     }
 
-    fn get(&mut self, index: u32) -> Option<&mut Pool> {
-        self.slots.get_mut(index as usize)?.as_mut()
-    }
-
     fn find(&mut self, id: PoolId) -> Option<&mut Pool> {
         let index = self.by_id.get(&id).copied()?;
-        self.get(index)
+        self.slots.get_mut(index)
     }
 
     /// Index of a pool; adds it if it is new.
@@ -127,12 +107,12 @@ impl Pools {
 
     /// Handle of a pool, if known.
     pub(in crate::ledger) fn id(&self, index: u32) -> Option<PoolId> {
-        self.slots.get(index as usize)?.as_ref()?.id
+        self.slots.get(index)?.id
     }
 
     /// Location of a pool's memory.
     pub(in crate::ledger) fn location(&self, index: u32) -> Option<MemoryLocation> {
-        self.slots.get(index as usize)?.as_ref()?.location
+        self.slots.get(index)?.location
     }
 
     /// Location of a pool's memory, by its handle.
@@ -160,14 +140,14 @@ impl Pools {
             self.end(older);
         }
         let index = self.open(Some(id), location);
-        if let Some(pool) = self.get(index) {
+        if let Some(pool) = self.slots.get_mut(index) {
             pool.created = true;
             pool.since = since;
         }
     }
 
     fn destroy(&mut self, id: PoolId, entered: Timestamp) {
-        if self.find(id).is_some_and(|pool| pool.since <= entered)
+        if self.find(id).is_some_and(|pool| existed(pool.since, entered))
             && let Some(index) = self.by_id.remove(&id)
         {
             self.end(index);
@@ -183,25 +163,21 @@ impl Pools {
                 }
             }
         }
-        if let Some(pool) = self.get(index) {
+        if let Some(pool) = self.slots.get_mut(index) {
             pool.destroyed = true;
         }
         self.close(index);
     }
 
     fn close(&mut self, index: u32) {
-        if let Some(pool) = self.get(index) {
+        if let Some(pool) = self.slots.get_mut(index) {
             pool.closing = true;
         }
         self.remove_if_unused(index);
     }
 
     fn remove_if_unused(&mut self, index: u32) {
-        if let Some(slot) = self.slots.get_mut(index as usize)
-            && slot.take_if(|pool| pool.closing && pool.allocations == 0).is_some()
-        {
-            self.vacant.push(index);
-        }
+        self.slots.remove_if(index, |pool| pool.closing && pool.allocations == 0);
     }
 
     /// Assigns a pool to a device. Returns its index, and that of the unnamed default pool that
@@ -209,12 +185,12 @@ impl Pools {
     fn assign_device(&mut self, id: PoolId, device: DeviceId, current: bool) -> (u32, Option<u32>) {
         let index = self.index_of(id);
         let mut created = false;
-        if let Some(pool) = self.get(index) {
+        if let Some(pool) = self.slots.get_mut(index) {
             pool.location = Some(MemoryLocation::Device(device));
             created = pool.created;
         }
         let default = self.of(device).default;
-        let unnamed = self.get(default).is_some_and(|pool| pool.id.is_none());
+        let unnamed = self.slots.get_mut(default).is_some_and(|pool| pool.id.is_none());
         if current {
             self.of(device).current = index;
         }
@@ -242,7 +218,7 @@ impl Pools {
     /// Counts a new allocation.
     pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry) {
         if entry.pool() != NIL
-            && let Some(pool) = self.get(entry.pool())
+            && let Some(pool) = self.slots.get_mut(entry.pool())
         {
             pool.used.add(entry.bytes);
             pool.allocations += 1;
@@ -252,7 +228,7 @@ impl Pools {
     /// Removes an allocation from the count.
     pub(in crate::ledger) fn subtract(&mut self, entry: &AllocationEntry) {
         if entry.pool() != NIL
-            && let Some(pool) = self.get(entry.pool())
+            && let Some(pool) = self.slots.get_mut(entry.pool())
         {
             pool.used.subtract(entry.bytes);
             pool.allocations = pool.allocations.saturating_sub(1);
@@ -265,7 +241,9 @@ impl Pools {
     /// Pools with allocations or a known reserve, by device; host memory and unknown devices last.
     pub(in crate::ledger) fn views(&self) -> Vec<PoolView> {
         let shown = |pool: &&Pool| pool.allocations > 0 || pool.reserved.is_some();
-        let (named, unknown): (Vec<&Pool>, Vec<&Pool>) = (self.slots.iter().flatten())
+        let (named, unknown): (Vec<&Pool>, Vec<&Pool>) = self
+            .slots
+            .iter()
             .filter(shown)
             .partition(|pool| pool.id.is_some() || pool.location.is_some());
         let mut pools: Vec<_> = named.into_iter().map(|pool| (pool.number, pool.view())).collect();
@@ -315,7 +293,7 @@ impl Process {
             }
             PoolCall::ReservedReported { pool, bytes } => {
                 let index = self.pools.index_of(pool);
-                if let Some(pool) = self.pools.get(index) {
+                if let Some(pool) = self.pools.slots.get_mut(index) {
                     pool.reserved = Some(DriverReported { bytes: Bytes(bytes), at: event.time });
                 }
             }
@@ -359,7 +337,7 @@ impl Process {
 
     /// Moves all allocations of a pool to another pool and device. Visits all live allocations.
     fn move_pool(&mut self, from: u32, to: u32, device: DeviceId) {
-        if self.pools.get(from).is_none_or(|pool| pool.allocations == 0) {
+        if self.pools.slots.get(from).is_none_or(|pool| pool.allocations == 0) {
             return;
         }
         for slot in self.allocations.select(|entry| entry.pool() == from) {

@@ -41,7 +41,7 @@
 //! counted, so later entries are safe: a [`LossMark`] maintains the sum of the others. If the
 //! ledger later sees a release or reset of a primary context that it cannot interpret because of a
 //! loss, all memory of that time is in doubt again. Doubt after the end of a context without a loss
-//! is tracked by [`super::super::driver::context_ends`].
+//! is tracked by [`super::super::driver::context::ends`].
 //!
 //! Some entries are never safe after a loss. Stream-ordered memory that is seen later may be a node
 //! of a capture whose start was lost, or host memory of a pool whose creation was lost. Memory that
@@ -78,22 +78,6 @@ use super::totals::ByteSum;
 
 /// Limit of entries that are scanned to bound what lost frees can have ended.
 const MAX_SCANNED_ENTRIES: usize = 1000;
-
-/// Adds the lost records of one event to the totals.
-pub(in crate::ledger) fn add(sum: &mut LostTotals, lost: &LostDelta, at: Timestamp) {
-    sum.allocations = sum.allocations.saturating_add(lost.allocations);
-    sum.allocated_bytes = sum.allocated_bytes.saturating_add(lost.allocated_bytes);
-    sum.frees = sum.frees.saturating_add(lost.frees);
-    sum.failures = sum.failures.saturating_add(lost.failures);
-    sum.other = sum.other.saturating_add(lost.other);
-    sum.launches = sum.launches.saturating_add(lost.launches);
-    sum.copies = sum.copies.saturating_add(lost.copies);
-    sum.stacks = sum.stacks.saturating_add(lost.stacks);
-    sum.objects = sum.objects.saturating_add(lost.objects);
-    sum.tensors = sum.tensors.saturating_add(lost.tensors);
-    sum.processes = sum.processes.saturating_add(lost.processes);
-    sum.since = sum.since.or(Some(at));
-}
 
 /// Counts a received call in the class in which its loss would have been counted.
 pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKind) {
@@ -227,7 +211,7 @@ impl Losses {
         live: ByteSum,
         ends: u64,
     ) {
-        add(if shared { &mut self.shared } else { &mut self.own }, lost, at);
+        if shared { &mut self.shared } else { &mut self.own }.add(lost, at);
         let until = at.max(self.newest);
         if ends > 0 {
             self.frees.set(until, live);
@@ -239,7 +223,7 @@ impl Losses {
 
     /// Records a free that may be a node of a capture instead.
     pub(in crate::ledger) fn doubt_free(&mut self, at: Timestamp, live: ByteSum) {
-        self.ambiguous.frees = self.ambiguous.frees.saturating_add(1);
+        self.ambiguous.counts.frees = self.ambiguous.frees.saturating_add(1);
         self.frees.set(at.max(self.newest), live);
     }
 

@@ -7,6 +7,8 @@ use hashbrown::HashMap;
 use crate::model::ids::{AllocationKey, ContextId, DeviceId};
 use crate::model::units::Timestamp;
 
+use super::super::driver::reuse::existed;
+
 /// Limit of keys; beyond it, pending frees are only counted.
 const MAX_PENDING_KEYS: usize = 65_536;
 
@@ -60,7 +62,7 @@ impl PendingFrees {
         entered: Timestamp,
     ) -> Option<PendingFree> {
         let all = self.by_key.get_mut(&key)?;
-        let position = all.iter().rposition(|pending| pending.allocated_at <= entered)?;
+        let position = all.iter().rposition(|pending| existed(pending.allocated_at, entered))?;
         let pending = all.remove(position);
         if all.is_empty() {
             self.by_key.remove(&key);
@@ -99,7 +101,7 @@ impl PendingFrees {
         let mut ended = Vec::new();
         let released = |pending: &PendingFree| {
             pending.context == Some(context)
-                && pending.allocated_at <= entered
+                && existed(pending.allocated_at, entered)
                 && entered <= pending.at
         };
         self.by_key.retain(|_, pending| {

@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 use crate::model::ids::Tid;
 use crate::model::units::Timestamp;
 
+use super::super::driver::slots::Slots;
 use super::allocation::{NIL, Slab, Slot};
 use super::size_index::{SizeIndex, SizeIter};
 use super::totals::{ByteSum, KindSums};
@@ -142,8 +143,7 @@ impl Iterator for AgeIter<'_> {
 /// Threads of one process. A thread is removed when it has ended and has no live allocations.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct Threads {
-    slots: Vec<Option<Thread>>,
-    vacant: Vec<u32>,
+    slots: Slots<Thread>,
     by_tid: HashMap<Tid, u32>,
 }
 
@@ -151,37 +151,30 @@ impl Threads {
     /// Index of a thread that makes calls. A call of an ended thread means that its id was reused.
     pub(in crate::ledger) fn of(&mut self, tid: Tid, seed: u64) -> u32 {
         if let Some(&index) = self.by_tid.get(&tid) {
-            if let Some(thread) = &mut self.slots[index as usize] {
+            if let Some(thread) = self.slots.get_mut(index) {
                 thread.ended = false;
             }
             return index;
         }
-        let thread = Some(Thread::new(tid, seed));
-        let index = if let Some(index) = self.vacant.pop() {
-            self.slots[index as usize] = thread;
-            index
-        } else {
-            self.slots.push(thread);
-            self.slots.len() as u32 - 1
-        };
+        let index = self.slots.insert(Thread::new(tid, seed));
         self.by_tid.insert(tid, index);
         index
     }
 
     /// Id of a thread.
     pub(in crate::ledger) fn tid(&self, index: u32) -> Option<Tid> {
-        self.slots.get(index as usize)?.as_ref().map(|thread| thread.tid)
+        self.slots.get(index).map(|thread| thread.tid)
     }
 
     /// Name of a thread; `None` if it was removed.
     pub(in crate::ledger) fn name(&self, tid: Tid) -> Option<&str> {
         let index = *self.by_tid.get(&tid)?;
-        self.slots.get(index as usize)?.as_ref().map(|thread| &*thread.name)
+        self.slots.get(index).map(|thread| &*thread.name)
     }
 
     pub(in crate::ledger) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
         let index = self.of(tid, seed);
-        if let Some(thread) = &mut self.slots[index as usize]
+        if let Some(thread) = self.slots.get_mut(index)
             && *thread.name != *name
         {
             thread.name = name.into();
@@ -190,7 +183,7 @@ impl Threads {
 
     pub(in crate::ledger) fn end(&mut self, tid: Tid) {
         if let Some(&index) = self.by_tid.get(&tid) {
-            if let Some(thread) = &mut self.slots[index as usize] {
+            if let Some(thread) = self.slots.get_mut(index) {
                 thread.ended = true;
             }
             self.remove_if_unused(index);
@@ -199,7 +192,7 @@ impl Threads {
 
     /// Links a new allocation of its thread.
     pub(in crate::ledger) fn link(&mut self, slab: &mut Slab, slot: Slot) {
-        if let Some(thread) = &mut self.slots[slab[slot].thread as usize] {
+        if let Some(thread) = self.slots.get_mut(slab[slot].thread) {
             thread.link(slab, slot);
         }
     }
@@ -207,7 +200,7 @@ impl Threads {
     /// Unlinks an ended allocation of its thread.
     pub(in crate::ledger) fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
         let index = slab[slot].thread;
-        if let Some(thread) = &mut self.slots[index as usize] {
+        if let Some(thread) = self.slots.get_mut(index) {
             thread.unlink(slab, slot);
             if thread.ended {
                 self.remove_if_unused(index);
@@ -218,13 +211,13 @@ impl Threads {
     /// Unlinks many allocations. If they are most of a thread's, its lists are rebuilt from the
     /// rest, which is cheaper than unlinking each.
     pub(in crate::ledger) fn unlink_all(&mut self, slab: &mut Slab, slots: &[Slot]) {
-        let mut ending = vec![0_u64; self.slots.len()];
+        let mut ending = vec![0_u64; self.slots.indices()];
         for slot in slots {
             ending[slab[*slot].thread as usize] += 1;
         }
-        let count = |entry: &Option<Thread>| entry.as_ref().map_or(0, |thread| thread.count);
-        let counts = ending.iter().zip(&self.slots);
-        let rebuild: Vec<_> = counts.map(|(ending, entry)| *ending > count(entry) / 2).collect();
+        let count = |index| self.slots.get(index).map_or(0, |thread| thread.count);
+        let counts = ending.iter().zip(0..);
+        let rebuild: Vec<_> = counts.map(|(ending, index)| *ending > count(index) / 2).collect();
         let mut gone = vec![false; slab.end()];
         for slot in slots {
             if rebuild[slab[*slot].thread as usize] {
@@ -234,7 +227,7 @@ impl Threads {
             }
         }
         for index in (0..).zip(rebuild).filter(|(_, rebuild)| *rebuild).map(|(index, _)| index) {
-            if let Some(thread) = &mut self.slots[index as usize] {
+            if let Some(thread) = self.slots.get_mut(index) {
                 thread.keep(slab, |slot| !gone[slot as usize]);
             }
             self.remove_if_unused(index);
@@ -243,20 +236,19 @@ impl Threads {
 
     /// Updates the size of an allocation.
     pub(in crate::ledger) fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
-        if let Some(thread) = &mut self.slots[slab[slot].thread as usize] {
+        if let Some(thread) = self.slots.get_mut(slab[slot].thread) {
             thread.resize(slab, slot, bytes);
         }
     }
 
     pub(in crate::ledger) fn iter(&self) -> impl Iterator<Item = &Thread> {
-        self.slots.iter().flatten()
+        self.slots.iter()
     }
 
     fn remove_if_unused(&mut self, index: u32) {
-        let entry = &mut self.slots[index as usize];
-        if let Some(thread) = entry.take_if(|thread| thread.ended && thread.count == 0) {
+        let is_unused = |thread: &mut Thread| thread.ended && thread.count == 0;
+        if let Some(thread) = self.slots.remove_if(index, is_unused) {
             self.by_tid.remove(&thread.tid);
-            self.vacant.push(index);
         }
     }
 }

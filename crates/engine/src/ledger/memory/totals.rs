@@ -97,7 +97,7 @@ struct PeakWindow {
 type Call = (Timestamp, Timestamp);
 
 /// Totals of one process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::ledger) struct Totals {
     /// Live device memory.
     pub(in crate::ledger) live: ByteSum,
@@ -116,16 +116,7 @@ pub(in crate::ledger) struct Totals {
 
 impl Totals {
     pub(in crate::ledger) fn new(at: Timestamp) -> Self {
-        Self {
-            live: ByteSum::default(),
-            count: 0,
-            peak: ByteSum::default(),
-            peak_at: at,
-            bounds: PeakBounds::default(),
-            kinds: Default::default(),
-            devices: Vec::new(),
-            windows: Vec::new(),
-        }
+        Self { peak_at: at, ..Self::default() }
     }
 
     /// Tracks the peak from a time on.

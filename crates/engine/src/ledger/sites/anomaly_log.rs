@@ -1,8 +1,11 @@
 //! Anomalies of a process: see [`crate::anomaly`].
 
-use crate::anomaly::{GrowthAnomaly, GrowthAnomalyDetector, SiteBaseline, SizeAnomalyDetector};
-use crate::model::ids::{AllocationKey, DeviceId, SiteId, Tid};
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
+use crate::anomaly::{
+    GrowthAnomaly, GrowthAnomalyDetector, MIN_ANOMALY_BYTES, SiteBaseline, SizeAnomalyDetector,
+};
+use crate::leak;
+use crate::model::ids::{DeviceId, SiteId, Tid};
+use crate::model::memory_kind::MemoryKind;
 use crate::model::stack::{SiteName, SiteRegistry};
 use crate::model::units::{Bytes, Timestamp};
 use crate::verdict::{Anomaly, AnomalyKind};
@@ -39,14 +42,15 @@ impl AnomalyLog {
     pub(in crate::ledger) fn observe(
         &mut self,
         entry: &AllocationEntry,
-        tid: Tid,
+        tid: Option<Tid>,
         site: Option<SiteBaseline>,
         live: Bytes,
     ) {
         if let Some(grown) = self.growths.observe(entry.returned_at, live.0) {
             self.record_growth(grown);
         }
-        if !is_own(entry.kind) {
+        // Memory that the program does not own is not compared.
+        if leak::resource(entry.kind).is_none() {
             return;
         }
         if let Some(baseline) = self.sizes.add(entry.bytes, site) {
@@ -61,7 +65,7 @@ impl AnomalyLog {
             };
             self.record(RecordedAnomaly {
                 at: entry.returned_at,
-                tid: Some(tid),
+                tid,
                 site: entry.site(),
                 device: entry.device(),
                 kind: entry.kind,
@@ -89,34 +93,44 @@ impl AnomalyLog {
         }
     }
 
+    /// The anomaly of an allocation. Few allocations are large enough to be searched for.
+    fn of(&self, entry: &AllocationEntry) -> Option<usize> {
+        let is_own = |recorded: &RecordedAnomaly| match recorded.details {
+            AnomalyKind::Size { key, .. } => key == entry.key() && recorded.at == entry.returned_at,
+            AnomalyKind::Growth { .. } => false,
+        };
+        let is_large = entry.bytes >= MIN_ANOMALY_BYTES;
+        is_large.then(|| self.recorded.iter().position(is_own)).flatten()
+    }
+
+    /// Records the end of an allocation.
+    pub(in crate::ledger) fn end(&mut self, entry: &AllocationEntry) {
+        if let Some(index) = self.of(entry)
+            && let AnomalyKind::Size { live, .. } = &mut self.recorded[index].details
+        {
+            *live = false;
+        }
+    }
+
+    /// Updates the device of an allocation when it becomes known.
+    pub(in crate::ledger) fn learn_device(&mut self, entry: &AllocationEntry, device: DeviceId) {
+        if let Some(index) = self.of(entry) {
+            self.recorded[index].device.get_or_insert(device);
+        }
+    }
+
     /// Baseline of an allocation that is a size anomaly.
     pub(in crate::ledger) fn baseline(&self, entry: &AllocationEntry) -> Option<Bytes> {
-        self.recorded.iter().find_map(|recorded| match recorded.details {
-            AnomalyKind::Size { key, baseline, .. } if is_entry(entry, key, recorded.at) => {
-                Some(baseline)
-            }
-            _ => None,
-        })
+        match self.recorded[self.of(entry)?].details {
+            AnomalyKind::Size { baseline, .. } => Some(baseline),
+            AnomalyKind::Growth { .. } => None,
+        }
     }
 
     /// Called after a snapshot.
     pub(in crate::ledger) fn mark_reported(&mut self) {
         self.shown = self.recorded.len();
     }
-}
-
-/// Whether this is memory of the program itself.
-const fn is_own(kind: MemoryKind) -> bool {
-    let layer = kind.layer();
-    let own = matches!(
-        layer,
-        MemoryLayer::Physical | MemoryLayer::Used | MemoryLayer::Managed | MemoryLayer::Host
-    );
-    own && !kind.is_static()
-}
-
-fn is_entry(entry: &AllocationEntry, key: AllocationKey, allocated_at: Timestamp) -> bool {
-    entry.key() == key && entry.returned_at == allocated_at
 }
 
 /// Anomalies of a process for a snapshot: those not reported yet, or all.
@@ -138,31 +152,12 @@ pub(in crate::ledger) fn views(
             thread: thread.into(),
             site,
             frames: registry.frames_of(site),
-            device: device(process, recorded),
+            device: recorded.device,
             kind: recorded.kind,
-            details: live(process, recorded),
+            details: recorded.details,
         }
     };
     log.recorded.iter().skip(from).map(view).collect()
-}
-
-/// Device, which may have become known since.
-fn device(process: &Process, recorded: &RecordedAnomaly) -> Option<DeviceId> {
-    let AnomalyKind::Size { key, .. } = recorded.details else { return recorded.device };
-    let found = process.allocations.find(key).map(|slot| &process.allocations.slab[slot]);
-    let own = found.filter(|entry| is_entry(entry, key, recorded.at));
-    recorded.device.or_else(|| own?.device())
-}
-
-/// The anomaly, with its current live state.
-fn live(process: &Process, recorded: &RecordedAnomaly) -> AnomalyKind {
-    let mut details = recorded.details;
-    if let AnomalyKind::Size { key, live, .. } = &mut details {
-        let slot = process.allocations.find(*key);
-        *live =
-            slot.is_some_and(|slot| is_entry(&process.allocations.slab[slot], *key, recorded.at));
-    }
-    details
 }
 
 /// Updates the names of sites whose stacks have been resolved since.

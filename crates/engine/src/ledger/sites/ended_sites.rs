@@ -71,7 +71,7 @@ mod tests {
                     Timestamp(5),
                     0,
                 ),
-                Tid(1),
+                Some(Tid(1)),
                 false,
             );
         }

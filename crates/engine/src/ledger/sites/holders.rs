@@ -2,6 +2,7 @@
 //! devices, so this visits every live allocation; it is meant for rare events.
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use std::cmp::Reverse;
 
 use crate::model::event::{Allocate, FailedCall};
@@ -42,37 +43,43 @@ impl Ledger {
                 }
             }
         }
+        let site = |(site, (bytes, count)): (Option<SiteId>, (ByteSum, u64))| HolderSite {
+            site,
+            name: SiteName::Unknown,
+            frames: CallStack::default(),
+            live_bytes: bytes.bytes(),
+            live_allocations: count,
+        };
         (allocations > 0).then(|| Holder {
             key: process.key,
             uid: process.uid,
             name: process.program().into(),
             live_bytes: live.bytes(),
             live_allocations: allocations,
-            sites: self.held_sites(sites),
+            sites: self.named(sites.into_iter().map(site)),
             before_trace: process.before_trace,
         })
     }
 
-    /// Sorts the sites, largest first, and merges sites with the same frames.
-    fn held_sites(&self, by_id: HashMap<Option<SiteId>, (ByteSum, u64)>) -> Vec<HolderSite> {
-        let mut by_name: HashMap<SiteName, (Option<SiteId>, ByteSum, u64)> = HashMap::new();
-        for (site, (bytes, count)) in by_id {
-            let one = by_name.entry(self.sites.name(site)).or_insert((site, ByteSum::default(), 0));
-            one.1 = one.1.plus(bytes);
-            one.2 = one.2.saturating_add(count);
+    /// Names the sites, merges those with the same frames, and sorts them, largest first.
+    fn named(&self, sites: impl Iterator<Item = HolderSite>) -> Vec<HolderSite> {
+        let mut by_name: HashMap<SiteName, HolderSite> = HashMap::new();
+        for one in sites {
+            let name = self.sites.name(one.site);
+            match by_name.entry(name) {
+                Entry::Vacant(entry) => {
+                    entry.insert(HolderSite { name, ..one });
+                }
+                Entry::Occupied(mut same) => {
+                    let same = same.get_mut();
+                    same.live_bytes = Bytes(same.live_bytes.0.saturating_add(one.live_bytes.0));
+                    same.live_allocations += one.live_allocations;
+                }
+            }
         }
-        let mut sites: Vec<_> = by_name
-            .into_iter()
-            .map(|(name, (site, bytes, count))| HolderSite {
-                site,
-                name,
-                frames: CallStack::default(),
-                live_bytes: bytes.bytes(),
-                live_allocations: count,
-            })
-            .collect();
-        sites.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.name));
-        sites
+        let mut named: Vec<_> = by_name.into_values().collect();
+        named.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.name));
+        named
     }
 
     /// Unused memory of a process's PyTorch cache on a device, if tensors are tracked.
@@ -86,29 +93,11 @@ impl Ledger {
     /// first `top` sites of each process; merges sites that turn out to have the same frames.
     pub fn resolve_holder_names(&self, holders: &mut [Holder], top: usize) {
         for holder in holders {
-            let mut named: Vec<HolderSite> = Vec::new();
-            let mut indices: HashMap<SiteName, usize> = HashMap::new();
-            for mut one in std::mem::take(&mut holder.sites) {
-                one.name = self.sites.name(one.site);
-                match indices.get(&one.name).and_then(|index| named.get_mut(*index)) {
-                    Some(same) => {
-                        same.live_bytes = Bytes(same.live_bytes.0.saturating_add(one.live_bytes.0));
-                        same.live_allocations += one.live_allocations;
-                    }
-                    None => {
-                        indices.insert(one.name, named.len());
-                        named.push(one);
-                    }
-                }
-            }
-            named.sort_by_key(|one| {
-                (Reverse(one.live_bytes), Reverse(one.live_allocations), one.name)
-            });
-            named.truncate(top);
-            for one in &mut named {
+            holder.sites = self.named(std::mem::take(&mut holder.sites).into_iter());
+            holder.sites.truncate(top);
+            for one in &mut holder.sites {
                 one.frames = self.sites.frames_of(one.name);
             }
-            holder.sites = named;
         }
     }
 

@@ -205,17 +205,17 @@ impl SiteTable {
         Self { start, merged, ..Self::default() }
     }
 
-    /// Records an allocation by a thread; `capturing`: a stream of the process is capturing. Returns
-    /// the previous values of the site, if it is known.
+    /// Records an allocation by a thread, if known; `capturing`: a stream of the process is
+    /// capturing. Returns the previous values of the site, if it is known.
     pub(in crate::ledger) fn add(
         &mut self,
         entry: &AllocationEntry,
-        tid: Tid,
+        tid: Option<Tid>,
         capturing: bool,
     ) -> Option<SiteBaseline> {
         let resource = ResourceKind::Memory(entry.kind);
         let row = self.record(entry.site(), resource, entry.bytes, entry.returned_at);
-        row.threads = row.threads.and(AllocatingThreads::One(tid));
+        row.threads = row.threads.and(tid.map_or(AllocatingThreads::Unset, AllocatingThreads::One));
         row.devices.add(entry.device());
         row.during_capture += u64::from(capturing);
         let before = SiteBaseline { count: row.track.allocations - 1, largest: row.largest };
@@ -471,7 +471,7 @@ mod tests {
         let mut table = SiteTable::starting_at(Timestamp(0));
         let count = MAX_SITE_ROWS as u32 + 100;
         for site in 0..count {
-            table.add(&entry(site, 8), Tid(1), false);
+            table.add(&entry(site, 8), Some(Tid(1)), false);
         }
         assert_eq!(table.len(), MAX_SITE_ROWS + 1);
         let other = table.rows().iter().find(|row| row.source == SiteRef::Other).unwrap();
@@ -491,10 +491,10 @@ mod tests {
     fn merged_sites_keep_their_totals() {
         let mut table = SiteTable::starting_at(Timestamp(0));
         for site in 0..3 {
-            table.add(&entry(site, 8), Tid(1), false);
+            table.add(&entry(site, 8), Some(Tid(1)), false);
         }
         table.merge_all();
-        table.add(&entry(7, 100), Tid(2), false);
+        table.add(&entry(7, 100), Some(Tid(2)), false);
         assert_eq!(table.len(), 1);
         assert_eq!((table.rows()[0].track.live.bytes().0, table.rows()[0].track.count), (124, 4));
         for site in 0..3 {
@@ -515,10 +515,10 @@ mod tests {
         for (lifetime, reason) in
             [(0, EndReason::Freed), (3, EndReason::Freed), (1024, EndReason::Replaced)]
         {
-            table.add(&entry(1, 8), Tid(1), false);
+            table.add(&entry(1, 8), Some(Tid(1)), false);
             table.remove(&entry(1, 8), reason, Timestamp(10 + lifetime), 1);
         }
-        table.add(&entry(1, 8), Tid(1), false);
+        table.add(&entry(1, 8), Some(Tid(1)), false);
         table.remove(&entry(1, 8), EndReason::Released, Timestamp(1 << 30), 1);
         let row = &table.rows()[0];
         assert_eq!(row.track.lifetimes.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
@@ -532,7 +532,7 @@ mod tests {
             for &(thread, device) in entries {
                 let mut entry = entry(1, 8);
                 device.into_iter().for_each(|device| entry.set_device(DeviceId(device)));
-                table.add(&entry, Tid(thread), false);
+                table.add(&entry, Some(Tid(thread)), false);
             }
             let row = &table.rows()[0];
             (row.threads, row.devices.device())

@@ -26,9 +26,6 @@ const MAX_CANDIDATES: usize = 512;
 /// largest that may leak on their own and the largest of all.
 const MAX_ROWS: usize = 4096;
 
-/// An hour in nanoseconds.
-const HOUR: u128 = 3_600_000_000_000;
-
 /// Leak suspects, and the largest other sites.
 #[derive(Clone, Debug, Default)]
 pub(in crate::ledger) struct SiteVerdicts {
@@ -127,11 +124,8 @@ impl SiteVerdicts {
                 None => gpus.only(),
             };
             let free = gpu.filter(|_| on_device).and_then(|gpu| gpus.free(gpu));
-            one.evidence.time_until_full = free.map(|free| {
-                let nanos =
-                    u128::from(free.0) * HOUR / u128::from(one.evidence.growth_per_hour.max(1));
-                Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-            });
+            one.evidence.time_until_full =
+                free.map(|free| Nanos::until_used_up(free.0, one.evidence.growth_per_hour));
         }
     }
 

@@ -49,7 +49,7 @@ impl TensorBlock {
 }
 
 /// State of the cache on one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct TorchDevice {
     device: DeviceId,
     allocated: u64,
@@ -68,24 +68,6 @@ struct TorchDevice {
 }
 
 impl TorchDevice {
-    fn new(device: DeviceId) -> Self {
-        Self {
-            device,
-            allocated: 0,
-            reserved: 0,
-            peak: 0,
-            peak_at: Timestamp(0),
-            level: GrowthHistory::default(),
-            unused: GrowthHistory::default(),
-            tracked: ByteSum::default(),
-            blocks: 0,
-            allocations: 0,
-            frees: 0,
-            unmatched_frees: 0,
-            ooms_total: 0,
-        }
-    }
-
     fn update(&mut self, call: &TensorEvent, at: Timestamp, start: Timestamp) {
         self.level.level(at - start, self.allocated, call.allocated);
         let after = call.reserved.saturating_sub(call.allocated);
@@ -135,7 +117,7 @@ impl TorchCache {
         let index = match self.devices.binary_search_by_key(&device, |one| one.device) {
             Ok(index) => index,
             Err(index) => {
-                self.devices.insert(index, TorchDevice::new(device));
+                self.devices.insert(index, TorchDevice { device, ..TorchDevice::default() });
                 index
             }
         };
@@ -359,7 +341,7 @@ fn fragmentation(
     let in_use = in_use.as_ref().map_err(|reason| *reason)?;
     let own = in_use.binary_search_by_key(&device.device, |one| one.device);
     let own = own.ok().and_then(|index| in_use.get(index).copied());
-    let own = own.unwrap_or_else(|| SegmentUsage::none(device.device));
+    let own = own.unwrap_or_default();
     if own.unknown {
         return Err(FragmentationUnknown::SegmentsUnknown);
     }

@@ -15,7 +15,7 @@ use super::cache::TensorBlock;
 const MAX_SCANNED_BLOCKS: usize = 1 << 21;
 
 /// Segments of a device that contain blocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(in crate::ledger) struct SegmentUsage {
     pub(in crate::ledger) device: DeviceId,
     /// Memory in them that no block uses.
@@ -24,12 +24,6 @@ pub(in crate::ledger) struct SegmentUsage {
     pub(in crate::ledger) largest_gap: u64,
     /// Whether blocks exist outside of known memory.
     pub(in crate::ledger) unknown: bool,
-}
-
-impl SegmentUsage {
-    pub(in crate::ledger) fn none(device: DeviceId) -> Self {
-        Self { device, free: ByteSum::default(), largest_gap: 0, unknown: false }
-    }
 }
 
 /// Address range.
@@ -119,7 +113,7 @@ fn of(found: &mut Vec<SegmentUsage>, device: DeviceId) -> &mut SegmentUsage {
     let index = match found.binary_search_by_key(&device, |one| one.device) {
         Ok(index) => index,
         Err(index) => {
-            found.insert(index, SegmentUsage::none(device));
+            found.insert(index, SegmentUsage { device, ..SegmentUsage::default() });
             index
         }
     };

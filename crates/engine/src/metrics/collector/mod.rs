@@ -12,6 +12,7 @@ mod sites;
 
 use std::collections::BTreeMap;
 
+use crate::alert::Severity;
 use crate::model::activity::CopyDirection;
 use crate::model::ids::GpuId;
 use crate::model::memory_kind::MemoryKind;
@@ -30,7 +31,7 @@ use sample_builder::{GpuLabels, SampleBuilder};
 const OTHER: &str = "other";
 
 /// Collects metrics; keeps the state that counters and series need between snapshots.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MetricsCollector {
     limits: SeriesLimits,
     processes: ProcessSeries,
@@ -50,17 +51,7 @@ impl MetricsCollector {
     /// Creates a collector without state.
     #[must_use]
     pub fn new(limits: SeriesLimits) -> Self {
-        Self {
-            limits,
-            processes: ProcessSeries::default(),
-            containers: ContainerSeries::default(),
-            totals: ProcessCounters::default(),
-            out_of_memory: BTreeMap::new(),
-            ended: 0,
-            not_freed: 0,
-            kinds: [false; MemoryKind::COUNT],
-            counts_activity: false,
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Returns all metrics for a snapshot.
@@ -198,25 +189,14 @@ fn add_agent_stats(agent: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuil
     out.push_integer(&catalog::OWN_MEMORY, Vec::new(), agent.memory.0);
     out.push_integer(&catalog::DEGRADED, Vec::new(), agent.degraded);
     out.push_integer(&catalog::EVENTS, Vec::new(), agent.events);
-    let lost = &snapshot.uncertainty.lost;
-    for (class, count) in [
-        ("allocations", lost.allocations),
-        ("frees", lost.frees),
-        ("failures", lost.failures),
-        ("other", lost.other),
-        ("launches", lost.launches),
-        ("copies", lost.copies),
-        ("stacks", lost.stacks),
-        ("objects", lost.objects),
-        ("tensors", lost.tensors),
-    ] {
+    for (class, count) in snapshot.uncertainty.lost.records() {
         out.push_integer(&catalog::LOST, vec![class.into()], count);
     }
     out.push_integer(&catalog::EXACT, Vec::new(), u64::from(snapshot.uncertainty.exact()));
     for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(agent.http) {
         out.push_integer(&catalog::HTTP, vec![class.into()], count);
     }
-    for severity in ["info", "warning", "critical"] {
+    for severity in Severity::ALL.map(Severity::name) {
         let these = agent.alerts.iter().filter(|(known, _)| &**known == severity);
         let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         out.push_integer(&catalog::ALERTS, vec![severity.into()], count);

@@ -409,14 +409,14 @@ const OF_GPU: [MemoryKind; 6] = [
 ];
 
 fn add(sum: &mut LostTotals, lost: &LostDelta, at: Timestamp) {
-    sum.allocations += lost.allocations;
-    sum.allocated_bytes += lost.allocated_bytes;
-    sum.frees += lost.frees;
-    sum.failures += lost.failures;
-    sum.other += lost.other;
-    sum.stacks += lost.stacks;
-    sum.objects += lost.objects;
-    sum.tensors += lost.tensors;
-    sum.processes += lost.processes;
+    sum.counts.allocations += lost.allocations;
+    sum.counts.allocated_bytes += lost.allocated_bytes;
+    sum.counts.frees += lost.frees;
+    sum.counts.failures += lost.failures;
+    sum.counts.other += lost.other;
+    sum.counts.stacks += lost.stacks;
+    sum.counts.objects += lost.objects;
+    sum.counts.tensors += lost.tensors;
+    sum.counts.processes += lost.processes;
     sum.since = sum.since.or(Some(at));
 }

@@ -11,8 +11,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
-use engine::analysis::usage::steps;
-use engine::analysis::{GroupKey, MemoryScope, RunningSum, is_host};
+use engine::analysis::{Delta, GroupKey, MemoryScope, RunningSum, is_host};
 use engine::model::change::AllocationChange;
 use engine::model::ids::{DeviceId, Pid, SiteId};
 use engine::model::memory_kind::MemoryKind;
@@ -120,16 +119,16 @@ impl<'a> PerfettoWriter<'a> {
         self.track(Track { name: Some(name), parent, counter, ..Track::default() })
     }
 
-    fn step(&mut self, at: Timestamp, group: GroupKey, less: u64, more: u64) -> io::Result<()> {
-        let GroupKey { pid, device, kind, .. } = group;
+    fn step(&mut self, at: Timestamp, delta: &Delta) -> io::Result<()> {
+        let GroupKey { pid, device, kind, .. } = delta.key;
         if let Some((uuid, sum)) = self.counters.get_mut(&(pid, device, kind)) {
-            let packet = value(*uuid, sum, at, less, more);
+            let packet = value(*uuid, sum, at, delta);
             packet.write(self.out)?;
         }
         if self.scope.counts(kind)
             && let Some((uuid, sum)) = self.totals.get_mut(&device)
         {
-            let packet = value(*uuid, sum, at, less, more);
+            let packet = value(*uuid, sum, at, delta);
             packet.write(self.out)?;
         }
         Ok(())
@@ -186,9 +185,9 @@ impl FormatWriter for PerfettoWriter<'_> {
             self.begin(info)?;
         }
         self.last = self.last.max(change.at);
-        for step in steps(change).into_iter().flatten() {
-            self.prepare(step.key, info)?;
-            self.step(change.at, step.key, step.less, step.more)?;
+        for delta in Delta::of(change).filter(Delta::changes_size) {
+            self.prepare(delta.key, info)?;
+            self.step(change.at, &delta)?;
         }
         if let Some(ended) = self.lifetimes.observe(change) {
             self.largest.add(ended, change.at);
@@ -322,9 +321,8 @@ fn intern(
 }
 
 /// Returns the value of a counter after a change.
-fn value(track: u64, sum: &mut RunningSum, at: Timestamp, less: u64, more: u64) -> Packet {
-    sum.subtract(less);
-    sum.add(more);
+fn value(track: u64, sum: &mut RunningSum, at: Timestamp, delta: &Delta) -> Packet {
+    delta.apply(sum);
     let value = Some(i64::try_from(sum.value()).unwrap_or(i64::MAX));
     packet(COUNTER_SEQUENCE, at, Event { event_type: COUNTER, track, value, ..Event::default() })
 }

@@ -9,6 +9,7 @@ mod verdict;
 use std::sync::Arc;
 
 use engine::model::ids::{GpuId, SiteId};
+use engine::model::loss::LostDelta;
 use engine::model::stack::{CallStack, Frame, Language, SiteName, StackTable, UnknownReason};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{GpuView, LostTotals, SiteView, Snapshot, Uncertainty, Undecided};
@@ -16,7 +17,6 @@ use engine::snapshot::{GpuView, LostTotals, SiteView, Snapshot, Uncertainty, Und
 use crate::WallClock;
 use crate::export::{CaptureSource, GpuLabel, ReportContext};
 use crate::recording::FunctionTable;
-use crate::recording::enum_names::EnumName;
 use crate::report::tables::incidents::Incident;
 
 /// State of a host, as its agent reports it.
@@ -122,19 +122,17 @@ impl Stacks {
 }
 
 fn frame(entry: &json::FrameEntry) -> Frame {
-    let languages = [Language::Native, Language::Python, Language::Synthetic];
-    let language = languages.into_iter().find(|one| one.name() == entry.language);
     let text = |text: &Option<String>| text.as_deref().map(Arc::from);
     Frame {
         function: entry.function.as_str().into(),
         file: text(&entry.file),
         line: entry.line.unwrap_or(0),
         module: text(&entry.module),
-        language: language.unwrap_or_default(),
+        language: Language::from_name(&entry.language).unwrap_or_default(),
         unknown: entry
             .unknown_reason
             .as_deref()
-            .map(|reason| UnknownReason::from_word(reason).unwrap_or(UnknownReason::NotRecorded)),
+            .map(|reason| UnknownReason::from_name(reason).unwrap_or(UnknownReason::NotRecorded)),
     }
 }
 
@@ -175,14 +173,17 @@ fn uncertainty(entry: Option<&json::Uncertain>, live: u64) -> Uncertainty {
     };
     Uncertainty {
         lost: LostTotals {
-            allocations: entry.lost_allocations,
-            allocated_bytes: entry.lost_allocated_bytes,
-            frees: entry.lost_frees,
-            failures: entry.lost_failures,
-            other: entry.lost_other,
-            stacks: entry.lost_stacks,
-            processes: entry.lost_processes,
-            ..LostTotals::default()
+            counts: LostDelta {
+                allocations: entry.lost_allocations,
+                allocated_bytes: entry.lost_allocated_bytes,
+                frees: entry.lost_frees,
+                failures: entry.lost_failures,
+                other: entry.lost_other,
+                stacks: entry.lost_stacks,
+                processes: entry.lost_processes,
+                ..LostDelta::default()
+            },
+            since: None,
         },
         live_min: Bytes(entry.live_bytes_min),
         live_max: Bytes(entry.live_bytes_max),

@@ -27,7 +27,7 @@ use super::{json, site_name, time, uncertainty};
 const SECOND: Nanos = Nanos::from_millis(1000);
 
 fn kind(name: &str) -> MemoryKind {
-    MemoryKind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(MemoryKind::Unknown)
+    MemoryKind::from_name(name).unwrap_or(MemoryKind::Unknown)
 }
 
 /// Reads a process; its sites are in another answer.
@@ -66,7 +66,7 @@ pub(super) fn read(entry: &json::Process, at: Timestamp) -> ProcessView {
 }
 
 fn container(entry: &json::Container) -> Container {
-    let runtime = ContainerRuntime::ALL.into_iter().find(|one| one.name() == entry.runtime);
+    let runtime = ContainerRuntime::from_name(&entry.runtime);
     let text = |text: &Option<String>| text.as_deref().map(Into::into);
     Container {
         id: entry.id.as_str().into(),
@@ -163,7 +163,7 @@ fn activity(entry: &json::Process, launches: u64) -> ActivityView {
     };
     let copies = |one: &json::Copies| {
         Some(CopyView {
-            direction: CopyDirection::ALL.into_iter().find(|it| it.name() == one.direction)?,
+            direction: CopyDirection::from_name(&one.direction)?,
             asynchronous: one.mode == "async",
             calls: one.calls,
             bytes: Bytes(one.bytes),
@@ -187,7 +187,7 @@ fn activity(entry: &json::Process, launches: u64) -> ActivityView {
 
 fn objects(entry: &json::Objects) -> Option<ObjectView> {
     Some(ObjectView {
-        kind: ObjectKind::ALL.into_iter().find(|kind| kind.name() == entry.kind)?,
+        kind: ObjectKind::from_name(&entry.kind)?,
         live: entry.live,
         created: entry.created,
         destroyed: entry.destroyed,

@@ -10,8 +10,7 @@ use super::{Stacks, json, site_name};
 
 /// Reads a verdict; `None` if it is about something that this version does not know.
 pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVerdict> {
-    let confidences = [Confidence::Possible, Confidence::Likely, Confidence::Certain];
-    let confidence = confidences.into_iter().find(|one| one.name() == entry.confidence);
+    let confidence = Confidence::from_name(&entry.confidence);
     Some(SiteVerdict {
         pid: entry.pid.map(Pid),
         process: entry.process.as_str().into(),
@@ -20,7 +19,7 @@ pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVer
         resource: resource(entry)?,
         device: entry.device.map(DeviceId),
         thread: entry.thread.as_ref().map(|one| (Tid(one.tid), one.name.as_str().into())),
-        verdict: Verdict::ALL.into_iter().find(|one| one.name() == entry.verdict)?,
+        verdict: Verdict::from_name(&entry.verdict)?,
         confidence: confidence.unwrap_or(Confidence::Possible),
         evidence: evidence(entry),
     })
@@ -29,14 +28,8 @@ pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVer
 fn resource(entry: &json::Verdict) -> Option<Resource> {
     match &*entry.resource {
         "tensors" => Some(Resource::Tensors),
-        "objects" => {
-            let kind = ObjectKind::ALL.into_iter().find(|kind| kind.name() == entry.kind)?;
-            Some(Resource::Objects(kind))
-        }
-        _ => {
-            let kind = MemoryKind::ALL.into_iter().find(|kind| kind.name() == entry.kind)?;
-            Some(Resource::Memory(kind))
-        }
+        "objects" => ObjectKind::from_name(&entry.kind).map(Resource::Objects),
+        _ => MemoryKind::from_name(&entry.kind).map(Resource::Memory),
     }
 }
 

@@ -128,7 +128,7 @@ impl RowCells<'_> {
 
     /// Returns the kind; kinds of a later version are unknown memory.
     fn kind(self) -> Option<MemoryKind> {
-        let known = |word: &str| MemoryKind::ALL.into_iter().find(|kind| kind.name() == word);
+        let known = |word: &str| MemoryKind::from_name(word);
         self.text(Column::Kind).map(|word| known(word).unwrap_or(MemoryKind::Unknown))
     }
 
@@ -257,19 +257,10 @@ fn event_kind(
             bytes: cells.must_u64(Column::Bytes)?,
         },
         "driver_usage_lost" => EventKind::DriverUsageLost,
-        "lost" => EventKind::Lost(LostDelta {
-            allocations: cells.count(Column::LostAllocations),
-            allocated_bytes: cells.count(Column::Bytes),
-            frees: cells.count(Column::LostFrees),
-            failures: cells.count(Column::LostFailures),
-            other: cells.count(Column::LostOther),
-            launches: cells.count(Column::LostLaunches),
-            copies: cells.count(Column::LostCopies),
-            stacks: cells.count(Column::LostStacks),
-            objects: cells.count(Column::LostObjects),
-            tensors: cells.count(Column::LostTensors),
-            processes: cells.count(Column::LostProcesses),
-        }),
+        "lost" => {
+            let count = |class| cells.count(Column::of_loss(class));
+            EventKind::Lost(LostDelta::from_counts(count))
+        }
         word => {
             let physical = physical(word, cells)?.map(EventKind::Vmm);
             let call = match physical.or(pool(word, cells)?.map(EventKind::Pool)) {

@@ -285,20 +285,8 @@ fn context(batch: &mut BatchBuilder, change: ContextCall) {
 
 fn losses(batch: &mut BatchBuilder, lost: &LostDelta) {
     batch.row("lost");
-    for (column, count) in [
-        (Column::LostAllocations, lost.allocations),
-        (Column::Bytes, lost.allocated_bytes),
-        (Column::LostFrees, lost.frees),
-        (Column::LostFailures, lost.failures),
-        (Column::LostOther, lost.other),
-        (Column::LostLaunches, lost.launches),
-        (Column::LostCopies, lost.copies),
-        (Column::LostStacks, lost.stacks),
-        (Column::LostObjects, lost.objects),
-        (Column::LostTensors, lost.tensors),
-        (Column::LostProcesses, lost.processes),
-    ] {
-        batch.number(column, count);
+    for (class, count) in lost.counts() {
+        batch.number(Column::of_loss(class), count);
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use engine::analysis::Amount;
-use engine::analysis::bands::{Band, BandSeries, BandTotal, GroupBy};
-use engine::analysis::largest::AllocationSpan;
+use engine::analysis::bands::{Band, BandSeries, GroupBy};
+use engine::analysis::groups::Group;
 use engine::analysis::leaks::LeakGroup;
-use engine::model::change::EndReason;
+use engine::analysis::lifetimes::Lifetime;
+use engine::model::change::{AllocationChange, EndReason};
 use engine::model::ids::SiteId;
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
@@ -152,8 +153,8 @@ fn sites(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
     let mut rows = Vec::new();
     let mut rest = [0_u64; 6];
     for (index, total) in all.iter().enumerate() {
-        let Band::Site(site) = total.band else { continue };
-        let BandTotal { allocated, freed, live, exited, peak_bytes, peak_at, .. } = *total;
+        let Band::Site(site) = total.key else { continue };
+        let Group { allocated, freed, live, exited, peak_bytes, peak_at, .. } = *total;
         let never_freed = live.plus(exited);
         let live_at_peak = at_peak.get(&site).copied().unwrap_or_default();
         let sums = [
@@ -377,8 +378,8 @@ fn allocations(
     let first =
         allocations.first().map_or(0, |allocation| report.file.nanos(allocation.allocated_at));
     for allocation in allocations {
-        let AllocationSpan { key, bytes, allocated_at, ended, pid, tid, device, kind, site } =
-            *allocation;
+        let Lifetime { change, allocated_at, ended } = *allocation;
+        let AllocationChange { key, bytes, pid, tid, device, kind, site, .. } = change;
         numbers.put((allocated_at - last).0);
         last = allocated_at;
         let (age, reason) = match ended {

@@ -2,6 +2,7 @@
 //! them is ever added to the driver's bytes.
 
 use crate::model::ids::{DeviceId, SiteId};
+use crate::model::named::named_enum;
 use crate::model::units::{Bytes, Timestamp};
 
 /// PyTorch's allocator allocated or freed a block; with its own totals after that.
@@ -64,47 +65,25 @@ pub enum TensorTracking {
     Unavailable(TensorsUnavailable),
 }
 
-/// Why the tensors of a process are unknown.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum TensorsUnavailable {
-    /// `libc10_cuda.so` was found, but no `libc10.so` next to it.
-    NoLibrary,
-    /// `libc10.so` does not export the function to which the cache reports its blocks.
-    NoSymbol,
-    /// `libc10.so` cannot be read.
-    Unreadable,
-    /// The kernel rejected the probe.
-    AttachFailed,
-    /// The cache is not used: each tensor is a stream-ordered allocation of the driver.
-    AsyncBackend,
-    /// The memory of the process does not grow.
-    NotGrowing,
+named_enum! {
+    /// Why the tensors of a process are unknown.
+    pub enum TensorsUnavailable {
+        /// `libc10_cuda.so` was found, but no `libc10.so` next to it.
+        NoLibrary => "no_library",
+        /// `libc10.so` does not export the function to which the cache reports its blocks.
+        NoSymbol => "no_symbol",
+        /// `libc10.so` cannot be read.
+        Unreadable => "unreadable",
+        /// The kernel rejected the probe.
+        AttachFailed => "attach_failed",
+        /// The cache is not used: each tensor is a stream-ordered allocation of the driver.
+        AsyncBackend => "async_backend",
+        /// The memory of the process does not grow.
+        NotGrowing => "not_growing",
+    }
 }
 
 impl TensorsUnavailable {
-    /// All reasons.
-    pub const ALL: [Self; 6] = [
-        Self::NoLibrary,
-        Self::NoSymbol,
-        Self::Unreadable,
-        Self::AttachFailed,
-        Self::AsyncBackend,
-        Self::NotGrowing,
-    ];
-
-    /// Name in JSON and files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NoLibrary => "no_library",
-            Self::NoSymbol => "no_symbol",
-            Self::Unreadable => "unreadable",
-            Self::AttachFailed => "attach_failed",
-            Self::AsyncBackend => "async_backend",
-            Self::NotGrowing => "not_growing",
-        }
-    }
-
     /// Reason in words, with a suggestion.
     #[must_use]
     pub const fn reason(self) -> &'static str {
@@ -206,28 +185,19 @@ pub struct CacheFragmentation {
     pub largest_gap: Bytes,
 }
 
-/// Why the layout of unused memory is unknown.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum FragmentationUnknown {
-    /// There are unknown blocks: from before the trace, or with a lost record.
-    BlocksUnknown,
-    /// There are blocks in memory whose allocation was not seen.
-    SegmentsUnknown,
-    /// There are too many blocks to scan for each report.
-    TooMany,
+named_enum! {
+    /// Why the layout of unused memory is unknown.
+    pub enum FragmentationUnknown {
+        /// There are unknown blocks: from before the trace, or with a lost record.
+        BlocksUnknown => "blocks_unknown",
+        /// There are blocks in memory whose allocation was not seen.
+        SegmentsUnknown => "segments_unknown",
+        /// There are too many blocks to scan for each report.
+        TooMany => "too_many_blocks",
+    }
 }
 
 impl FragmentationUnknown {
-    /// Name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::BlocksUnknown => "blocks_unknown",
-            Self::SegmentsUnknown => "segments_unknown",
-            Self::TooMany => "too_many_blocks",
-        }
-    }
-
     /// Reason in a few words.
     #[must_use]
     pub const fn reason(self) -> &'static str {

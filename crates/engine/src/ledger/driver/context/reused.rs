@@ -4,6 +4,8 @@
 use crate::model::ids::{ContextId, DeviceId};
 use crate::model::units::Timestamp;
 
+use super::super::reuse::existed;
+
 /// Maximum number of contexts; the oldest are dropped.
 const MAX_REUSED: usize = 64;
 
@@ -53,7 +55,7 @@ impl ReusedContexts {
         entered: Timestamp,
     ) -> Vec<EndedMemory> {
         let is_ended =
-            |one: &ReusedContext| one.id == id && one.since <= entered && entered <= one.at;
+            |one: &ReusedContext| one.id == id && existed(one.since, entered) && entered <= one.at;
         let found = self.0.iter().position(is_ended);
         found.map_or_else(Vec::new, |index| self.0.remove(index).memory)
     }

@@ -1,20 +1,26 @@
 //! Contexts of one process: their device, the number of live allocations, and the users of primary
 //! contexts.
 
+pub(in crate::ledger) mod ends;
+mod lifetime;
+mod reused;
+
 use hashbrown::HashMap;
 
 use crate::model::ids::{ContextId, DeviceId};
 use crate::model::units::Timestamp;
 
-use super::super::memory::allocation::{AllocationEntry, NIL};
-use super::reused_contexts::ReusedContexts;
+use super::super::memory::allocation::AllocationEntry;
+use super::reuse::existed;
+use super::slots::Slots;
+use reused::ReusedContexts;
 
 /// One context.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     id: ContextId,
     device: Option<DeviceId>,
-    /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
+    /// Creation time.
     since: Timestamp,
     /// Whether it was created by `cuCtxCreate`, so that it is not a primary context.
     created: bool,
@@ -44,10 +50,9 @@ pub(in crate::ledger) enum PrimaryRelease {
 }
 
 /// The contexts of one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::ledger) struct Contexts {
-    slots: Vec<Context>,
-    vacant: Vec<u32>,
+    slots: Slots<Context>,
     by_id: HashMap<ContextId, u32>,
     primaries: Vec<PrimaryContext>,
     /// Whether every retain was seen.
@@ -62,16 +67,7 @@ pub(in crate::ledger) struct Contexts {
 impl Contexts {
     /// `counted`: the process has been traced since its start.
     pub(in crate::ledger) fn new(counted: bool) -> Self {
-        Self {
-            slots: Vec::new(),
-            vacant: Vec::new(),
-            by_id: HashMap::new(),
-            primaries: Vec::new(),
-            counted,
-            began: 0,
-            ended: 0,
-            reused: ReusedContexts::default(),
-        }
+        Self { counted, ..Self::default() }
     }
 
     /// Records that a call ended a context, or may have.
@@ -91,7 +87,7 @@ impl Contexts {
 
     fn known(&self) -> impl Iterator<Item = (u32, &Context)> {
         let known = self.by_id.values().copied();
-        known.filter_map(|index| Some((index, self.slots.get(index as usize)?)))
+        known.filter_map(|index| Some((index, self.slots.get(index)?)))
     }
 
     /// Devices of all known contexts.
@@ -125,15 +121,9 @@ impl Contexts {
         if let Some(index) = self.find(id) {
             return index;
         }
-        let context =
-            Context { id, device: None, since: Timestamp(0), created: false, live: 0, waiting: 0 };
-        let index = if let Some(index) = self.vacant.pop() {
-            self.slots[index as usize] = context;
-            index
-        } else {
-            self.slots.push(context);
-            self.slots.len() as u32 - 1
-        };
+        let (device, since) = (None, Timestamp(0));
+        let index =
+            self.slots.insert(Context { id, device, since, created: false, live: 0, waiting: 0 });
         self.by_id.insert(id, index);
         self.began += 1;
         index
@@ -141,48 +131,51 @@ impl Contexts {
 
     /// Handle of a context; `None` for [`NIL`].
     pub(in crate::ledger) fn id(&self, index: u32) -> Option<ContextId> {
-        self.slots.get(index as usize).map(|context| context.id)
+        self.slots.get(index).map(|context| context.id)
     }
 
     /// Device of a context, if known; `None` for [`NIL`].
     pub(in crate::ledger) fn device(&self, index: u32) -> Option<DeviceId> {
-        self.slots.get(index as usize)?.device
+        self.slots.get(index)?.device
     }
 
     /// Number of live allocations in the context.
     pub(in crate::ledger) fn live(&self, index: u32) -> u64 {
-        self.slots[index as usize].live
+        self.slots.get(index).map_or(0, |context| context.live)
     }
 
     /// Sets the device; returns whether allocations were waiting for it.
     pub(in crate::ledger) fn set_device(&mut self, index: u32, device: DeviceId) -> bool {
-        let context = &mut self.slots[index as usize];
-        context.device = Some(device);
-        context.waiting > 0
+        self.slots.get_mut(index).is_some_and(|context| {
+            context.device = Some(device);
+            context.waiting > 0
+        })
     }
 
     /// Records that all allocations of the context have a device now.
     pub(in crate::ledger) fn clear_waiting(&mut self, index: u32) {
-        self.slots[index as usize].waiting = 0;
+        if let Some(context) = self.slots.get_mut(index) {
+            context.waiting = 0;
+        }
     }
 
     /// Records that `cuCtxCreate` created the context at that time.
     pub(in crate::ledger) fn create(&mut self, index: u32, at: Timestamp) {
-        let context = &mut self.slots[index as usize];
-        context.created = true;
-        context.since = at;
+        if let Some(context) = self.slots.get_mut(index) {
+            (context.created, context.since) = (true, at);
+        }
         self.primaries.retain(|primary| primary.context != index);
     }
 
     /// When a context was created.
     pub(in crate::ledger) fn since(&self, index: u32) -> Timestamp {
-        self.slots[index as usize].since
+        self.slots.get(index).map_or(Timestamp(0), |context| context.since)
     }
 
     /// Context that a destroy call ends; `None` if the call was entered before the context was
     /// created.
     pub(in crate::ledger) fn destroyed(&self, id: ContextId, entered: Timestamp) -> Option<u32> {
-        self.find(id).filter(|&index| entered >= self.slots[index as usize].since)
+        self.find(id).filter(|&index| existed(self.since(index), entered))
     }
 
     /// Removes a destroyed context. A context with allocations is kept, with an unknown device:
@@ -191,12 +184,12 @@ impl Contexts {
         if self.primaries.iter().any(|primary| primary.context == index) {
             return;
         }
-        let context = &mut self.slots[index as usize];
-        context.device = None;
-        context.created = false;
-        if context.live == 0 {
+        let ended = self.slots.remove_if(index, |context| {
+            (context.device, context.created) = (None, false);
+            context.live == 0
+        });
+        if let Some(context) = ended {
             self.by_id.remove(&context.id);
-            self.vacant.push(index);
         }
     }
 
@@ -256,17 +249,14 @@ impl Contexts {
     /// Guesses the primary context of a device without a known retain: the only context on it that
     /// was not created by `cuCtxCreate`.
     pub(in crate::ledger) fn guess_primary(&self, device: DeviceId) -> Option<u32> {
-        let mut candidates = self.by_id.values().copied().filter(|&index| {
-            let context = &self.slots[index as usize];
-            context.device == Some(device) && !context.created
-        });
-        candidates.next().filter(|_| candidates.next().is_none())
+        let is_candidate = |context: &Context| context.device == Some(device) && !context.created;
+        let mut candidates = self.known().filter(|(_, context)| is_candidate(context));
+        candidates.next().filter(|_| candidates.next().is_none()).map(|(index, _)| index)
     }
 
     /// Counts a new allocation.
     pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry) {
-        if entry.context() != NIL {
-            let context = &mut self.slots[entry.context() as usize];
+        if let Some(context) = self.slots.get_mut(entry.context()) {
             context.live += 1;
             context.waiting += u64::from(entry.device().is_none());
         }
@@ -274,8 +264,7 @@ impl Contexts {
 
     /// Removes an allocation from the count.
     pub(in crate::ledger) fn remove(&mut self, entry: &AllocationEntry) {
-        if entry.context() != NIL {
-            let context = &mut self.slots[entry.context() as usize];
+        if let Some(context) = self.slots.get_mut(entry.context()) {
             context.live = context.live.saturating_sub(1);
             let waiting = u64::from(entry.device().is_none());
             context.waiting = context.waiting.saturating_sub(waiting);
@@ -329,7 +318,7 @@ mod tests {
             contexts.create(context, Timestamp(id));
             contexts.remove_destroyed(context);
         }
-        assert_eq!(contexts.slots.len(), 1);
+        assert_eq!(contexts.slots.indices(), 1);
         assert_eq!(contexts.find(ContextId(100)), None);
     }
 }

@@ -1,54 +1,39 @@
 //! CUDA objects that are not themselves memory, and that a program can forget to destroy.
 
 use crate::model::ids::{ContextId, SiteId};
+use crate::model::named::named_enum;
 
-/// Kind of CUDA object.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum ObjectKind {
-    /// A `CUstream`.
-    Stream = 0,
-    /// A `CUevent`.
-    Event = 1,
-    /// A `CUgraph`.
-    Graph = 2,
-    /// A `CUgraphExec`.
-    GraphExec = 3,
-    /// A `CUmodule`.
-    Module = 4,
-    /// A `CUlibrary`.
-    Library = 5,
-    /// A `CUcontext` that the program created; primary contexts belong to the driver.
-    Context = 6,
-    /// A `CUgreenCtx`.
-    GreenContext = 7,
-    /// A `CUtexObject`.
-    Texture = 8,
-    /// A `CUsurfObject`.
-    Surface = 9,
-    /// A `CUmemoryPool` that the program created.
-    Pool = 10,
-    /// A `CUlinkState`.
-    Linker = 11,
+named_enum! {
+    /// Kind of CUDA object.
+    pub enum ObjectKind {
+        /// A `CUstream`.
+        Stream => "stream",
+        /// A `CUevent`.
+        Event => "event",
+        /// A `CUgraph`.
+        Graph => "graph",
+        /// A `CUgraphExec`.
+        GraphExec => "graph_exec",
+        /// A `CUmodule`.
+        Module => "module",
+        /// A `CUlibrary`.
+        Library => "library",
+        /// A `CUcontext` that the program created; primary contexts belong to the driver.
+        Context => "context",
+        /// A `CUgreenCtx`.
+        GreenContext => "green_context",
+        /// A `CUtexObject`.
+        Texture => "texture",
+        /// A `CUsurfObject`.
+        Surface => "surface",
+        /// A `CUmemoryPool` that the program created.
+        Pool => "pool",
+        /// A `CUlinkState`.
+        Linker => "linker",
+    }
 }
 
 impl ObjectKind {
-    /// All kinds, in display order.
-    pub const ALL: [Self; 12] = [
-        Self::Stream,
-        Self::Event,
-        Self::Graph,
-        Self::GraphExec,
-        Self::Module,
-        Self::Library,
-        Self::Context,
-        Self::GreenContext,
-        Self::Texture,
-        Self::Surface,
-        Self::Pool,
-        Self::Linker,
-    ];
-
     /// Whether the driver destroys it with its context. It does not for graphs, libraries and
     /// pools, and contexts have no context.
     #[must_use]
@@ -62,31 +47,6 @@ impl ObjectKind {
                 | Self::Surface
                 | Self::Linker
         )
-    }
-
-    /// Name in reports, JSON, metrics and files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stream => "stream",
-            Self::Event => "event",
-            Self::Graph => "graph",
-            Self::GraphExec => "graph_exec",
-            Self::Module => "module",
-            Self::Library => "library",
-            Self::Context => "context",
-            Self::GreenContext => "green_context",
-            Self::Texture => "texture",
-            Self::Surface => "surface",
-            Self::Pool => "pool",
-            Self::Linker => "linker",
-        }
-    }
-
-    /// Position in [`ObjectKind::ALL`].
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self as usize
     }
 }
 
@@ -136,6 +96,22 @@ pub struct ObjectView {
     /// Live objects beyond the limit of tracked ones. They have no site, and the end of their
     /// context is not detected.
     pub untracked: u64,
+}
+
+impl ObjectView {
+    /// No objects of a kind.
+    pub(crate) const fn none(kind: ObjectKind) -> Self {
+        Self {
+            kind,
+            live: 0,
+            created: 0,
+            destroyed: 0,
+            released: 0,
+            peak: 0,
+            unknown_destroys: 0,
+            untracked: 0,
+        }
+    }
 }
 
 /// Objects of one kind from one site.

@@ -9,8 +9,8 @@ use crate::model::change::EndReason;
 use crate::model::ids::AddressType;
 use crate::model::units::Timestamp;
 
-use super::super::memory::allocation::{AllocationEntry, NIL};
-use super::super::memory::totals::ByteSum;
+use super::super::super::memory::allocation::{AllocationEntry, NIL};
+use super::super::super::memory::totals::ByteSum;
 
 /// Live allocations, and those of them that are in doubt.
 #[derive(Debug, Default)]

@@ -4,11 +4,12 @@ use crate::model::event::{ContextCall, Event};
 use crate::model::ids::{ContextId, DeviceId};
 use crate::model::units::Timestamp;
 
-use super::super::memory::allocation::{AllocationEntry, Slot};
-use super::super::memory::totals::ByteSum;
-use super::super::process::Process;
-use super::context::PrimaryRelease;
-use super::reused_contexts::EndedMemory;
+use super::super::super::memory::allocation::{AllocationEntry, Slot};
+use super::super::super::memory::totals::ByteSum;
+use super::super::super::process::Process;
+use super::super::reuse::existed;
+use super::PrimaryRelease;
+use super::reused::EndedMemory;
 
 /// What ended with a context.
 struct Released {
@@ -167,7 +168,8 @@ impl Process {
         if self.contexts.live(context) == 0 {
             return Vec::new();
         }
-        self.allocations.select(|entry| entry.context() == context && entry.returned_at <= until)
+        self.allocations
+            .select(|entry| entry.context() == context && existed(entry.returned_at, until))
     }
 
     /// Device memory of a context that ends with the current call, by device.

@@ -2,6 +2,7 @@
 //! for one event each: the probes count them, and events carry the increments.
 
 use crate::model::ids::{GraphExecId, KernelId};
+use crate::model::named::named_enum;
 
 /// GPU activity of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,14 +36,15 @@ pub enum GpuActivity {
     Copies(Box<CopyActivity>),
 }
 
-/// Source of the name of a kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum NameSource {
-    /// A driver call.
-    Call,
-    /// The memory of the process: it had the kernel before tracing began, and the driver stores the
-    /// name there.
-    Memory,
+named_enum! {
+    /// Source of the name of a kernel.
+    pub enum NameSource {
+        /// A driver call.
+        Call => "call",
+        /// The memory of the process: it had the kernel before tracing began, and the driver stores the
+        /// name there.
+        Memory => "memory",
+    }
 }
 
 /// Launches of one kernel, as *increments* except for the shapes.
@@ -92,64 +94,37 @@ pub struct LaunchShape {
     pub shared_bytes: u32,
 }
 
-/// Why the name of a kernel is unknown.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum UnnamedReason {
-    /// The process obtained the handle before tracing began.
-    BeforeTrace,
-    /// The name could not be read from the process's memory.
-    Unreadable,
-    /// The record with the name was lost.
-    Lost,
+named_enum! {
+    /// Why the name of a kernel is unknown.
+    pub enum UnnamedReason {
+        /// The process obtained the handle before tracing began.
+        BeforeTrace => "before_trace",
+        /// The name could not be read from the process's memory.
+        Unreadable => "unreadable",
+        /// The record with the name was lost.
+        Lost => "lost",
+    }
 }
 
-/// Direction of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum CopyDirection {
-    /// Host to device.
-    HostToDevice,
-    /// Device to host.
-    DeviceToHost,
-    /// Within one device, or chosen by the driver.
-    DeviceToDevice,
-    /// Host to host.
-    HostToHost,
-    /// From one context or device to another.
-    Peer,
-    /// From or to an array.
-    Array,
-    /// Not a copy: memory is set.
-    Memset,
-    /// The call leaves the direction to the pointers, and their memory is unknown.
-    Unknown,
-}
-
-impl CopyDirection {
-    /// All directions, in display order.
-    pub const ALL: [Self; 8] = [
-        Self::HostToDevice,
-        Self::DeviceToHost,
-        Self::DeviceToDevice,
-        Self::HostToHost,
-        Self::Peer,
-        Self::Array,
-        Self::Memset,
-        Self::Unknown,
-    ];
-
-    /// Name in reports, JSON and metrics, as CUDA users write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::HostToDevice => "H2D",
-            Self::DeviceToHost => "D2H",
-            Self::DeviceToDevice => "D2D",
-            Self::HostToHost => "H2H",
-            Self::Peer => "peer",
-            Self::Array => "array",
-            Self::Memset => "memset",
-            Self::Unknown => "unknown",
-        }
+named_enum! {
+    /// Direction of a copy.
+    pub enum CopyDirection {
+        /// Host to device.
+        HostToDevice => "H2D",
+        /// Device to host.
+        DeviceToHost => "D2H",
+        /// Within one device, or chosen by the driver.
+        DeviceToDevice => "D2D",
+        /// Host to host.
+        HostToHost => "H2H",
+        /// From one context or device to another.
+        Peer => "peer",
+        /// From or to an array.
+        Array => "array",
+        /// Not a copy: memory is set.
+        Memset => "memset",
+        /// The call leaves the direction to the pointers, and their memory is unknown.
+        Unknown => "unknown",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Container and pod in which a process runs, as seen from the host.
 
 use crate::model::ids::Pid;
+use crate::model::named::named_enum;
 
 /// Container of a process. All strings are untrusted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -15,36 +16,19 @@ pub struct Container {
     pub container_pid: Option<Pid>,
 }
 
-/// Container runtime, detected from the cgroup.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum ContainerRuntime {
-    /// Docker.
-    Docker,
-    /// containerd.
-    Containerd,
-    /// CRI-O.
-    CriO,
-    /// Podman.
-    Podman,
-    /// The cgroup looks like that of a container, but the runtime is unknown.
-    Unknown,
-}
-
-impl ContainerRuntime {
-    /// All runtimes.
-    pub const ALL: [Self; 5] =
-        [Self::Docker, Self::Containerd, Self::CriO, Self::Podman, Self::Unknown];
-
-    /// Name in reports and files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Containerd => "containerd",
-            Self::CriO => "cri-o",
-            Self::Podman => "podman",
-            Self::Unknown => "unknown",
-        }
+named_enum! {
+    /// Container runtime, detected from the cgroup.
+    pub enum ContainerRuntime {
+        /// Docker.
+        Docker => "docker",
+        /// containerd.
+        Containerd => "containerd",
+        /// CRI-O.
+        CriO => "cri-o",
+        /// Podman.
+        Podman => "podman",
+        /// The cgroup looks like that of a container, but the runtime is unknown.
+        Unknown => "unknown",
     }
 }
 

@@ -1,0 +1,39 @@
+//! Enums whose values have names in outputs and files.
+
+/// Declares an enum, the list of its values, and their names.
+macro_rules! named_enum {
+    (
+        $(#[$attribute:meta])*
+        pub enum $type:ident { $($(#[$about:meta])* $value:ident => $name:literal,)* }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub enum $type { $($(#[$about])* $value,)* }
+
+        impl $type {
+            /// All values, in display order.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$value),*];
+
+            /// Name in reports, JSON, metrics and files.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)*
+                }
+            }
+
+            /// Value with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.name() == name)
+            }
+
+            /// Position in the list of all values.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+pub(crate) use named_enum;

@@ -1,0 +1,6 @@
+//! Processes: who runs them, where, and what they hold.
+
+pub mod container;
+pub mod device_holder;
+pub mod holder;
+pub mod program;

@@ -1,0 +1,4 @@
+//! PyTorch's caching allocator.
+
+pub mod caching_allocator;
+pub mod tensor;
