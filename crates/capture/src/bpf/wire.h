@@ -494,7 +494,8 @@ struct vs_runtime_config {
 	__u64 attached_at;
 	/* Subtracted from the configured enum vs_stacks, so that zero means as configured. */
 	__u32 stack_mode_reduction;
-	__u32 unused;
+	/* The reader sleeps: the next record wakes it and clears this. */
+	__u32 reader_waits;
 };
 VS_SIZE(vs_runtime_config, 16);
 

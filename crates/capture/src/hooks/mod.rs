@@ -307,19 +307,6 @@ impl CallSemantics {
             _ => HookGroup::Memory,
         }
     }
-
-    /// Returns whether the call only creates or destroys a stream or a green context.
-    pub(crate) const fn binds_handle(&self) -> bool {
-        matches!(
-            self,
-            Self::StreamCreate
-                | Self::GreenStreamCreate
-                | Self::StreamDestroy
-                | Self::GreenCreate
-                | Self::GreenDestroy
-                | Self::ContextFromGreen
-        )
-    }
 }
 
 /// Source of the flags of an instantiation.
