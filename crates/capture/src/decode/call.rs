@@ -365,7 +365,7 @@ impl CallRecord {
             | CallSemantics::ContextFromGreen
             | CallSemantics::KernelByName
             | CallSemantics::KernelName
-            | CallSemantics::Launch { .. }
+            | CallSemantics::Launch(_)
             | CallSemantics::Copy(_)
             // Only an object is affected.
             | CallSemantics::ObjectCreate { .. }

@@ -252,6 +252,8 @@ pub(super) const fn is_handled_by_probes(hook: &Hook) -> bool {
                 | wire::VS_ACTION_GET_NAME
                 | wire::VS_ACTION_LAUNCH
                 | wire::VS_ACTION_LAUNCH_CONFIG
+                | wire::VS_ACTION_LAUNCH_LIST
+                | wire::VS_ACTION_LAUNCH_UNSHAPED
                 | wire::VS_ACTION_COPY
         )
 }
