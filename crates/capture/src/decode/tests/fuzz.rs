@@ -7,7 +7,7 @@ use engine::model::event::EventKind;
 use crate::decode::{Handles, Record, RecordBody};
 use crate::hooks::{CallSemantics, HOOKS, Hook};
 use crate::stacks::{StackRecord, read};
-use crate::wire::{self, Call, CallDescriptor, Head};
+use crate::wire::{self, Call, Head};
 
 /// Results of calls: success, ordinary failures, and capture errors.
 const RESULTS: [i32; 5] = [0, 1, 2, 900, 908];
@@ -75,21 +75,7 @@ pub(super) fn kinds() -> Vec<u16> {
 
 /// Returns the size of a record of a kind, without a variable tail.
 pub(super) fn size(kind: u16) -> usize {
-    match u32::from(kind) {
-        wire::VS_CALL => size_of::<Call>(),
-        wire::VS_CALL_DESCRIPTOR => size_of::<CallDescriptor>(),
-        wire::VS_PROCESS => size_of::<wire::Process>(),
-        wire::VS_THREAD => size_of::<wire::ThreadName>(),
-        wire::VS_EXEC | wire::VS_EXIT | wire::VS_THREAD_EXIT => size_of::<Head>(),
-        wire::VS_CONTEXT_DEVICE => size_of::<wire::ContextDevice>(),
-        wire::VS_KERNEL_NAME => size_of::<wire::KernelName>(),
-        wire::VS_STACK => size_of::<wire::Stack>(),
-        wire::VS_ADDRESSES => size_of::<wire::Addresses>(),
-        // Followed by a variable number of frames.
-        wire::VS_PYTHON => size_of::<Head>() + 16,
-        wire::VS_TENSOR => size_of::<wire::Tensor>(),
-        other => panic!("kind {other} has no size here"),
-    }
+    crate::fuzz::record_bytes(kind).unwrap()
 }
 
 /// Random numbers, many of them small, as handles, attributes and types are.
