@@ -230,7 +230,7 @@ pub enum CallSemantics {
     ObjectDestroy(ObjectKind),
 }
 
-/// How a function is told what to launch.
+/// Where a function finds the kernel and its shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaunchForm {
     /// The kernel is argument 0; its shape follows.

@@ -115,7 +115,7 @@ impl Source for Probes {
         }
         let (config, is_busy) = (&self.loaded.runtime_config, self.ring.is_busy());
         config.set_reader_waits(!is_busy);
-        // A record that was written before the probes knew that the reader sleeps wakes nobody.
+        // A record that was written before the probes knew that the reader sleeps does not wake it.
         let is_late = !is_busy && self.ring.has_unread();
         self.waiter.wait(if is_late { timeout.min(LATE_RECORD_WAIT) } else { timeout }, is_busy);
         config.set_reader_waits(false);

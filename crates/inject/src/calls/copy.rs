@@ -138,7 +138,7 @@ const OPERAND_POINTER: u32 = 1;
 const VOLUME_BYTES: u64 = 112;
 
 /// Counts each copy of a batch of volumes: two operands of 40 bytes with type and pointer, and the
-/// extent. The extent of arrays is in elements, whose size the call does not tell.
+/// extent. The extent of arrays is in elements, whose size is not in the call.
 fn count_volumes(frame: &Frame) {
     let [count, list, ..] = frame.args;
     if list == 0 {

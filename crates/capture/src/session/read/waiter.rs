@@ -1,5 +1,5 @@
-//! Waits until there is something to read. While nothing happens, nothing wakes the reader: it tells
-//! the probes that it sleeps, and the first record wakes it. While records arrive it polls.
+//! Waits until there is something to read. While nothing happens, nothing wakes the reader: it announces
+//! to the probes that it sleeps, and the first record wakes it. While records arrive it polls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
