@@ -152,7 +152,8 @@ impl PerfBuffer {
         attr.set_mmap(1);
         attr.set_mmap2(1);
         // The descriptor is ready after each record.
-        attr.__bindgen_anon_2.wakeup_events = 1;
+        attr.set_watermark(1);
+        attr.__bindgen_anon_2.wakeup_watermark = 1;
         // SAFETY: attr is a valid, fully initialized structure of the size it states.
         let fd = unsafe {
             perf::perf_event_open(
