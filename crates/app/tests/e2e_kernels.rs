@@ -96,6 +96,7 @@ fn activity_in_process_matches_the_driver() {
         "launches --iterations 1000 --failing 7",
         "launches --kernels 200 --threads 8 --processes 2 --iterations 20",
         "launches --iterations 50 --graphs 5 --reloads 5",
+        "launches --iterations 5 --old 20",
         "launch-late --iterations 50 --wait-ms 1",
         "copies --iterations 3",
         "capture-end --how call",
@@ -109,6 +110,14 @@ fn activity_in_process_matches_the_driver() {
             assert_activity(process(traced.last(), *pid), oracle);
         }
     }
+}
+
+#[test]
+fn launches_by_old_functions_and_on_several_devices_match_the_driver() {
+    let env = TestEnv::new();
+    let traced = env.kernels(&[], &["launches", "--iterations", "5", "--old", "20"]);
+    assert_matches_oracle(&traced, &env);
+    assert_eq!(traced.last()["launches_total"], 2 * 5 + 20 * 5);
 }
 
 #[test]

@@ -5,18 +5,18 @@
 #[path = "../../../fuzz/src/live_set.rs"]
 mod live_set;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use engine::ledger::Ledger;
-use engine::model::event::{Event, EventKind};
-use engine::model::ids::Tid;
+use engine::model::event::{Event, EventKind, ProcessInfo};
+use engine::model::ids::Pid;
 use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
 
-use crate::decode::{DecodeError, Record, capture_end, decode, object};
+use crate::decode::{Handles, ProcessRecord, Record, RecordBody};
 use crate::libraries::{C10Library, DriverLibrary};
-use crate::session::enrich::handles::HandleMap;
 use crate::stacks::native::fuzz as native;
 use crate::stacks::python::fuzz as python_stacks;
 use crate::wire::{self, Head};
@@ -67,19 +67,19 @@ pub const fn record_bytes(kind: u16) -> Option<usize> {
 pub fn records(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
     let mut ledger = Ledger::with_change_log().with_activity();
-    let (mut handles, mut live, mut changes) = (HandleMap::default(), LiveSet::default(), vec![]);
+    let (mut live, mut changes) = (LiveSet::default(), vec![]);
+    let mut processes: HashMap<Pid, Handles> = HashMap::new();
     let mut events = Vec::new();
     let mut decoded = false;
     while let Some(length) = input.short() {
         let record = input.take(length.into());
-        let found = decode(record);
-        if record.len() < size_of::<Head>() {
-            assert_eq!(found, Err(DecodeError));
-        }
+        let found = Record::parse(record);
+        assert!(record.len() >= size_of::<Head>() || found.is_err());
         decoded |= found.is_ok() || crate::stacks::read(record).is_some();
-        let found = found.ok().flatten();
-        for record in found.into_iter().chain(capture_end(record)).chain(object(record)) {
-            add_events(record, &mut handles, &mut events);
+        if let Ok(record) = found {
+            let handles = processes.entry(record.pid).or_default();
+            record.events(handles, true, &mut |_| None, &mut events);
+            events.extend(lifecycle_event(&record));
         }
         for event in events.drain(..) {
             ledger.apply(&event);
@@ -95,26 +95,18 @@ pub fn records(bytes: &[u8]) -> bool {
     decoded
 }
 
-/// Adds the events of a record, with their handles resolved as in a session.
-fn add_events(record: Record, handles: &mut HandleMap, events: &mut Vec<Event>) {
-    match record {
-        Record::Event(mut event) | Record::CallWithStack(mut event, _) => {
-            events.extend(handles.ended_with(&event));
-            handles.resolve(&mut event);
-            events.push(event);
+/// Returns the event that a session adds for the announcement or the end of a process.
+fn lifecycle_event(record: &Record) -> Option<Event> {
+    let kind = match &record.body {
+        RecordBody::Process(ProcessRecord { start, uid, name, .. }) => {
+            let (start, uid, name) = (*start, *uid, name.clone());
+            EventKind::Process(ProcessInfo { start, uid, name, before_trace: false })
         }
-        Record::Object(mut event, _) => {
-            handles.resolve(&mut event);
-            events.push(event);
-        }
-        Record::ProcessStart(event, _) | Record::Exec(event, _) => events.push(event),
-        Record::HandleBinding(bound) => {
-            let (pid, time) = (bound.pid, Timestamp(0));
-            let event = |kind| Event { pid, tid: Tid(pid.0), entry_time: time, time, kind };
-            events.extend(handles.apply(&bound).map(event));
-        }
-        Record::KernelName(_) | Record::DeviceUuid(_) => {}
-    }
+        RecordBody::Exec(_) => EventKind::Exec,
+        RecordBody::Exit => EventKind::Exit,
+        _ => return None,
+    };
+    Some(record.event(kind))
 }
 
 /// Reads a file as a driver, as PyTorch's library and as a Python interpreter. Returns whether it is

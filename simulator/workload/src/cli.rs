@@ -348,6 +348,10 @@ pub(crate) struct Launches {
     /// Modules that each process loads, launches a kernel of five times, and unloads
     #[arg(long, default_value_t = 0)]
     pub(crate) reloads: u32,
+    /// Launches of the first kernel by each process with each function from before CUDA 4, and on
+    /// several devices at once
+    #[arg(long, default_value_t = 0)]
+    pub(crate) old: u64,
     /// Use cuLaunchKernel with one shape only, and print the time per launch
     #[arg(long)]
     pub(crate) time: bool,

@@ -8,8 +8,8 @@ use anyhow::{Context as _, anyhow, bail};
 
 use crate::structs::{
     AccessDesc, AllocNode, AllocationProp, Array3dDescriptor, ArrayDescriptor, Copy2d, Copy3d,
-    CopyAttributes, ExternalBuffer, ExternalMemory, IpcHandle, LaunchConfig, MulticastProp,
-    PoolProps,
+    CopyAttributes, ExternalBuffer, ExternalMemory, IpcHandle, LaunchConfig, LaunchParams,
+    MulticastProp, PoolProps, VolumeCopy,
 };
 
 /// Name of the driver library.
@@ -224,6 +224,10 @@ functions! {
         extra: *mut *mut c_void);
     cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: Handle, params: *mut *mut c_void,
         extra: *mut *mut c_void);
+    cuLaunch(function: Handle);
+    cuLaunchGrid(function: Handle, width: c_int, height: c_int);
+    cuLaunchGridAsync(function: Handle, width: c_int, height: c_int, stream: Handle);
+    cuLaunchCooperativeKernelMultiDevice(list: *const LaunchParams, count: c_uint, flags: c_uint);
     cuMemcpyHtoD_v2(to: Pointer, from: *const c_void, bytes: usize);
     cuMemcpyHtoD_v2_ptds(to: Pointer, from: *const c_void, bytes: usize);
     cuMemcpyHtoDAsync_v2(to: Pointer, from: *const c_void, bytes: usize, stream: Handle);
@@ -267,6 +271,9 @@ functions! {
     cuMemcpyBatchAsync_v2(to: *mut Pointer, from: *mut Pointer, sizes: *mut usize,
         count: usize, attributes: *mut CopyAttributes, indices: *mut usize,
         attribute_count: usize, stream: Handle);
+    cuMemcpy3DBatchAsync(count: usize, list: *const VolumeCopy, failed: *mut usize, flags: u64,
+        stream: Handle);
+    cuMemcpy3DBatchAsync_v2(count: usize, list: *const VolumeCopy, flags: u64, stream: Handle);
     cuMemcpyWithAttributesAsync(to: Pointer, from: Pointer, bytes: usize,
         attributes: *mut CopyAttributes, stream: Handle);
     cuMemsetD8_v2(to: Pointer, value: u8, count: usize);

@@ -150,6 +150,41 @@ pub(crate) struct LaunchConfig {
     pub(crate) attribute_count: u32,
 }
 
+/// `CUDA_LAUNCH_PARAMS`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct LaunchParams {
+    pub(crate) function: u64,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+    pub(crate) stream: u64,
+    pub(crate) params: u64,
+}
+
+/// `CUmemcpy3DOperand` for a pointer: its type is 1.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct VolumeOperand {
+    pub(crate) kind: u64,
+    pub(crate) pointer: u64,
+    pub(crate) row_length: usize,
+    pub(crate) layer_height: usize,
+    pub(crate) location: [u32; 2],
+}
+
+/// `CUDA_MEMCPY3D_BATCH_OP`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct VolumeCopy {
+    pub(crate) from: VolumeOperand,
+    pub(crate) to: VolumeOperand,
+    pub(crate) extent: [usize; 3],
+    /// In stream order (1), during the call (2), or any (3).
+    pub(crate) order: u32,
+    pub(crate) flags: u32,
+}
+
 /// `CUmemcpyAttributes`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]

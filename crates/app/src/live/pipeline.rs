@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use capture::gpus::GpuInfo;
-use capture::in_process::CollectorDir;
+use capture::in_process::{CollectorDir, Waker};
 use capture::plan::AttachPlan;
 use capture::session::{Notice, RecordMark, Session, SessionOptions, StackMode};
 use engine::model::event::Event;
@@ -26,8 +26,9 @@ use crate::live::requests;
 use crate::live::requests::Request;
 use crate::threads::Worker;
 
-/// Maximum time between two reads of the ring. It is read at once when it is a quarter full.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum time between two reads, for what does not wake the capture thread: counters of launches
+/// and copies, driver-reported usage, symbols.
+const MAX_WAIT: Duration = Duration::from_millis(250);
 
 /// Maximum number of batches between the two threads.
 const QUEUE_BATCHES: usize = 64;
@@ -53,6 +54,8 @@ pub(crate) enum PipelineMessage {
 pub(crate) struct LiveTrace {
     messages: Receiver<PipelineMessage>,
     controls: Arc<Controls>,
+    /// Ends a wait of the capture thread.
+    waker: Waker,
     /// The capture thread; None after its end was noticed.
     thread: Cell<Option<Worker>>,
     /// How the probes are attached; None for in-process tracing.
@@ -98,9 +101,8 @@ impl LiveTrace {
         let listener = dir.take_listener();
         Self::start_session(counts_activity, move || {
             let session = Session::start_in_process(&options, dir)?;
-            let requests = listener.zip(session.waker());
-            let requests =
-                requests.map(|(listener, waker)| requests::serve(listener, waker)).transpose()?;
+            let requests = listener.map(|listener| requests::serve(listener, session.waker()));
+            let requests = requests.transpose()?;
             Ok((session, requests))
         })
     }
@@ -122,7 +124,8 @@ impl LiveTrace {
         let shared = Arc::clone(&controls);
         let run = move || match start() {
             Ok((session, requests)) => {
-                let _ = ready.send(Ok((session.plan().cloned(), session.gpus().to_vec())));
+                let (plan, gpus) = (session.plan().cloned(), session.gpus().to_vec());
+                let _ = ready.send(Ok((plan, gpus, session.waker())));
                 capture_loop(session, requests, &sender, &shared)
             }
             Err(error) => {
@@ -132,10 +135,10 @@ impl LiveTrace {
         };
         let thread = Worker::spawn("capture", run)?;
         let Ok(outcome) = started.recv() else { return Err(thread.failure()) };
-        let (plan, gpus) = outcome?;
+        let (plan, gpus, waker) = outcome?;
         let thread = Cell::new(Some(thread));
         let source = if plan.is_some() { CaptureSource::Probes } else { CaptureSource::InProcess };
-        Ok(Self { messages, controls, thread, plan, source, gpus, counts_activity })
+        Ok(Self { messages, controls, waker, thread, plan, source, gpus, counts_activity })
     }
 
     /// Returns the next message, if one arrives before `deadline`.
@@ -165,12 +168,14 @@ impl LiveTrace {
     pub(crate) fn limit_stacks(&self, max: StackMode) {
         let limit = STACK_MODES.iter().position(|limit| *limit == max).unwrap_or(STACK_MODES.len());
         self.controls.stacks.store(limit, Ordering::Relaxed);
+        self.waker.wake();
     }
 
     /// Detaches the probes and returns the remaining messages, and the time up to which nothing is
     /// missing.
     pub(crate) fn finish(self) -> (Vec<PipelineMessage>, Timestamp) {
         self.controls.stop.store(true, Ordering::Release);
+        self.waker.wake();
         let mut remaining: Vec<PipelineMessage> = self.messages.iter().collect();
         if let Some(Err(error)) = self.thread.take().map(Worker::join) {
             remaining.push(PipelineMessage::Failed(error));
@@ -218,13 +223,13 @@ fn capture_loop(
         let requested = controls.stacks.load(Ordering::Relaxed);
         if requested != limit {
             limit = requested;
-            session.limit_stacks(STACK_MODES.get(limit).copied().unwrap_or(StackMode::Full))?;
+            session.limit_stacks(STACK_MODES.get(limit).copied().unwrap_or(StackMode::Full));
         }
         waiting.mark(&mut session)?;
         let is_last = controls.stop.load(Ordering::Acquire);
         let start = capture::monotonic();
         // A program waits for the answer to its request.
-        let timeout = if waiting.marked.is_empty() { POLL_INTERVAL } else { Duration::ZERO };
+        let timeout = if waiting.marked.is_empty() { MAX_WAIT } else { Duration::ZERO };
         let outcome = if is_last { session.finish() } else { session.poll(timeout) };
         let mut messages = Vec::new();
         if !has_gpus && !session.gpus().is_empty() {

@@ -78,10 +78,11 @@ pub(crate) fn serve(listener: UnixListener, waker: Waker) -> Result<Receiver<Req
                 continue;
             }
             connections.fetch_add(1, Ordering::Relaxed);
-            let (sender, open) = (sender.clone(), Arc::clone(&connections));
+            let (sender, waker) = (sender.clone(), waker.clone());
+            let open = Arc::clone(&connections);
             let answer = move || {
                 // A program that sends nonsense loses its connection.
-                let _ = answer_connection(&stream, &sender, waker);
+                let _ = answer_connection(&stream, &sender, &waker);
                 open.fetch_sub(1, Ordering::Relaxed);
             };
             let _ = std::thread::Builder::new().name("request".into()).spawn(answer);
@@ -91,7 +92,7 @@ pub(crate) fn serve(listener: UnixListener, waker: Waker) -> Result<Receiver<Req
 }
 
 /// Answers the requests of one connection until it is closed, then drops its measurements.
-fn answer_connection(stream: &UnixStream, requests: &Sender<Request>, waker: Waker) -> Result<()> {
+fn answer_connection(stream: &UnixStream, requests: &Sender<Request>, waker: &Waker) -> Result<()> {
     let pid = peer(stream)?;
     let mut reader = BufReader::new(stream);
     let mut open = Vec::new();

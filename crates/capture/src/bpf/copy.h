@@ -204,6 +204,45 @@ static __noinline int copy_batch(const struct inflight_call *call)
 	return 0;
 }
 
+/* Type of an operand of a CUDA_MEMCPY3D_BATCH_OP. */
+#define OPERAND_POINTER 1
+
+/* Counts a copy of a batch of volumes: two operands of 40 bytes with type and pointer, and the extent.
+ * The extent of arrays is in elements, whose size is not in the call. */
+__noinline int copy_volume(__u64 op)
+{
+	struct copy part = {.direction = VS_UNIFIED, .asynchronous = 1};
+	bool failed = 0;
+	__u32 from, to;
+
+	/* Kernels before 6.8 also verify global functions that are not called: no map exists. */
+	if (!count_activity)
+		return 0;
+	from = read_user_checked(op, &failed);
+	to = read_user_checked(op + 40, &failed);
+	part.from = read_user_checked(op + 8, &failed);
+	part.to = read_user_checked(op + 48, &failed);
+	part.bytes = read_user_checked(op + 80, &failed) * read_user_checked(op + 88, &failed) *
+		     read_user_checked(op + 96, &failed);
+	if (failed || from != OPERAND_POINTER || to != OPERAND_POINTER)
+		count_lost_copies(bpf_get_current_pid_tgid() >> 32, 1);
+	else
+		copy_add(&part);
+	return 0;
+}
+
+/* Counts each copy of a batch of volumes. */
+static __always_inline void copy_volumes(__u64 list, __u64 count)
+{
+	for (__u32 i = 0; i < BATCH; i++) {
+		if (i >= count)
+			return;
+		copy_volume(list + i * 112);
+	}
+	if (count > BATCH)
+		count_lost_copies(bpf_get_current_pid_tgid() >> 32, count - BATCH);
+}
+
 /* Counts the copy of the call that returned last. */
 __noinline int copy_return(__u64 hook)
 {
@@ -232,6 +271,10 @@ __noinline int copy_return(__u64 hook)
 	}
 	if (measure == VS_MEASURE_BATCH) {
 		copy_batch(call);
+		return 0;
+	}
+	if (measure == VS_MEASURE_VOLUMES) {
+		copy_volumes(call->args[1], call->args[0]);
 		return 0;
 	}
 	copy.nanos = bpf_ktime_get_ns() - call->entered;

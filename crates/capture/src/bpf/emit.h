@@ -7,6 +7,10 @@ const volatile __u64 wakeup_at = 4 * 1024 * 1024;
 
 static __always_inline __u64 wakeup_flags(void)
 {
+	if (runtime_config.reader_waits) {
+		runtime_config.reader_waits = 0;
+		return BPF_RB_FORCE_WAKEUP;
+	}
 	/* The reader polls; it is woken only if the ring fills faster than it polls. */
 	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wakeup_at ? BPF_RB_FORCE_WAKEUP
 									  : BPF_RB_NO_WAKEUP;
@@ -148,8 +152,8 @@ __noinline int announce_process(bool always)
 	/* The name of a process is that of its main thread. */
 	BPF_CORE_READ_STR_INTO(&record->name, task, group_leader, comm);
 	COUNT(records);
-	/* Wake the reader: it must inspect the process before its stacks can be read. */
-	bpf_ringbuf_submit(record, stacks ? BPF_RB_FORCE_WAKEUP : wakeup_flags());
+	/* Wake the reader: it must inspect the process before it exits. */
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 1;
 }
 

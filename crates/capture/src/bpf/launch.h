@@ -103,12 +103,72 @@ static __always_inline int shape_count(struct vs_launches *sum, const struct vs_
 	return is_new;
 }
 
+/* A launch of a list: one device of cuLaunchCooperativeKernelMultiDevice. */
+struct listed_launch {
+	__u64 function;
+	__u32 grid[3];
+	__u32 block[3];
+	__u32 shared_bytes;
+	__u32 padding;
+	__u64 stream;
+	__u64 parameters;
+};
+
+/* Maximum number of devices of a list; further launches count as lost. */
+#define LISTED_LAUNCHES 64
+
+/* Counts a launch of a list. */
+__noinline int launch_listed(__u64 address)
+{
+	struct vs_launch_key key = {};
+	struct listed_launch launch = {};
+	struct vs_shape shape = {};
+	struct vs_launches *sum;
+	__u32 captured;
+
+	/* Kernels before 6.8 also verify global functions that are not called: no map exists. */
+	if (!count_activity)
+		return 0;
+	key.pid = bpf_get_current_pid_tgid() >> 32;
+	if (bpf_probe_read_user(&launch, sizeof(launch), (void *)address)) {
+		count_lost(key.pid, VS_CLASS_LAUNCH, 0, 0);
+		return 0;
+	}
+	key.exec_gen = own_exec_gen();
+	key.start = own_start();
+	key.target = launch.function;
+	sum = launches_of(&key);
+	if (!sum)
+		return 0;
+	__sync_fetch_and_add(&sum->calls, 1);
+	captured = captured_as(key.pid, launch.stream);
+	if (captured == MAYBE_CAPTURED)
+		count_lost(key.pid, VS_CLASS_LAUNCH, 0, 0);
+	if (captured)
+		__sync_fetch_and_add(&sum->captured, 1);
+	sum->last_at = bpf_jiffies64();
+	__builtin_memcpy(&shape, launch.grid, 28);
+	shape_count(sum, &shape);
+	return 0;
+}
+
+static __always_inline void launch_list(__u64 list, __u32 count)
+{
+	for (__u32 i = 0; i < LISTED_LAUNCHES; i++) {
+		if (i >= count)
+			return;
+		launch_listed(list + i * sizeof(struct listed_launch));
+	}
+	count_lost(bpf_get_current_pid_tgid() >> 32, VS_CLASS_LAUNCH, 0, 0);
+}
+
 /* Returns 1 if the return side has nothing to do. */
 static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *cookie)
 {
 	struct vs_launch_key key = {};
 	struct vs_shape shape = {};
 	struct vs_launches *sum;
+	bool has_shape = 1;
 	__u64 stream = 0;
 	long unreadable;
 	int is_new = 1;
@@ -136,6 +196,15 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 		shape.block[2] = more[0];
 		shape.shared_bytes = more[1];
 		stream = more[2];
+	} else if (hooks[hook].action == VS_ACTION_LAUNCH_UNSHAPED) {
+		key.target = PT_REGS_PARM1(ctx);
+		if (hooks[hook].stream_argument == 3)
+			stream = PT_REGS_PARM4(ctx);
+		has_shape = 0;
+		unreadable = 0;
+	} else if (hooks[hook].action == VS_ACTION_LAUNCH_LIST) {
+		launch_list(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+		return 1;
 	} else {
 		/* CUlaunchConfig: grid, block, shared, padding, stream */
 		__u64 config[5] = {};
@@ -160,7 +229,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	if (captured == MAYBE_CAPTURED)
 		count_lost(key.pid, VS_CLASS_LAUNCH, 0, 0);
 	sum->last_at = bpf_jiffies64();
-	if (unreadable)
+	if (unreadable || !has_shape)
 		__sync_fetch_and_add(&sum->other, 1);
 	else
 		is_new = shape_count(sum, &shape);

@@ -109,6 +109,8 @@ enum vs_action {
 	VS_ACTION_LAUNCH_CONFIG = 15,  /* count; the shape is in a structure */
 	VS_ACTION_COPY = 16,	       /* count; record if it failed */
 	VS_ACTION_STREAM_DESTROY = 17, /* record; a capture on argument 0 has ended */
+	VS_ACTION_LAUNCH_UNSHAPED = 18, /* count; the shape was set before, by other calls */
+	VS_ACTION_LAUNCH_LIST = 19, /* count each launch of a list of CUDA_LAUNCH_PARAMS */
 };
 
 enum vs_hook_flag {
@@ -141,6 +143,8 @@ enum vs_copy_size {
 	VS_MEASURE_ARRAY = 5,	  /* CUDA_ARRAY_DESCRIPTOR in the descriptor argument */
 	VS_MEASURE_ARRAY3D = 6,	  /* CUDA_ARRAY3D_DESCRIPTOR */
 	VS_MEASURE_MIPMAPPED = 7, /* the same; the mip levels are in the size factor argument */
+	/* Copies again. */
+	VS_MEASURE_VOLUMES = 8, /* count, CUDA_MEMCPY3D_BATCH_OP* */
 };
 
 /* What a lost record counts as. */
@@ -494,7 +498,8 @@ struct vs_runtime_config {
 	__u64 attached_at;
 	/* Subtracted from the configured enum vs_stacks, so that zero means as configured. */
 	__u32 stack_mode_reduction;
-	__u32 unused;
+	/* The reader sleeps: the next record wakes it and clears this. */
+	__u32 reader_waits;
 };
 VS_SIZE(vs_runtime_config, 16);
 

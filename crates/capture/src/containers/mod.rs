@@ -15,13 +15,13 @@ use engine::model::event::{Event, EventKind};
 use engine::model::ids::{Pid, Tid};
 use engine::model::units::Timestamp;
 
+use crate::session::processes::{Process, ProcessTable};
 use pod_logs::PodLogIndex;
 
 /// Maximum bytes read of a file in `/proc`.
 const MAX_PROC_FILE_BYTES: u64 = 64 * 1024;
 
-/// Maximum number of unnamed containers that are retried, and the retry interval.
-const MAX_UNNAMED_CONTAINERS: usize = 4096;
+/// How often the names of unnamed containers are retried.
 const RENAME_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Maximum number of processes that are read before they are announced, and how long that is valid.
@@ -38,8 +38,6 @@ struct ProcessGone;
 pub(crate) struct ContainerResolver {
     proc: PathBuf,
     logs: PodLogIndex,
-    /// Containers with missing names: as last reported, and the number of retries.
-    unnamed: HashMap<Pid, (Container, u32)>,
     last_retry: Instant,
     /// Processes that will soon call the driver and may have exited before their calls are read.
     prefetched: HashMap<Pid, (Container, Instant)>,
@@ -55,14 +53,18 @@ impl ContainerResolver {
         Self {
             proc: proc.to_owned(),
             logs: PodLogIndex::new(logs),
-            unnamed: HashMap::new(),
             last_retry: Instant::now(),
             prefetched: HashMap::new(),
         }
     }
 
     /// Returns the container of a new process, if it runs in one.
-    pub(crate) fn process_started(&mut self, pid: Pid, now: Timestamp) -> Option<Event> {
+    pub(crate) fn process_started(
+        &mut self,
+        pid: Pid,
+        process: &mut Process,
+        now: Timestamp,
+    ) -> Option<EventKind> {
         let prefetched = self.prefetched.remove(&pid);
         let mut container = match self.detect(pid) {
             Ok(container) => container?,
@@ -71,11 +73,8 @@ impl ContainerResolver {
             }
         };
         let named = self.logs.name(&mut container, now);
-        self.unnamed.remove(&pid);
-        if !named && self.unnamed.len() < MAX_UNNAMED_CONTAINERS {
-            self.unnamed.insert(pid, (container.clone(), 0));
-        }
-        Some(event(pid, now, container))
+        process.unnamed_container = (!named).then(|| (container.clone(), 0));
+        Some(EventKind::Container(Box::new(container)))
     }
 
     /// Reads the containers of processes that mapped a driver: short-lived ones may have exited
@@ -106,44 +105,32 @@ impl ContainerResolver {
         }))
     }
 
-    /// Inserts the container of each process that is announced in `events`, right after it.
-    pub(crate) fn with_containers(&mut self, events: Vec<Event>, now: Timestamp) -> Vec<Event> {
-        let mut all = Vec::with_capacity(events.len());
-        for event in events {
-            let started = matches!(event.kind, EventKind::Process(_)).then_some(event.pid);
-            all.push(event);
-            all.extend(started.and_then(|pid| self.process_started(pid, now)));
-        }
-        all
-    }
-
-    pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.unnamed.remove(&pid);
-        self.prefetched.remove(&pid);
-    }
-
     /// Periodically returns containers whose names became known.
-    pub(crate) fn poll_names(&mut self, now: Timestamp) -> Vec<Event> {
-        if self.unnamed.is_empty() || self.last_retry.elapsed() < RENAME_RETRY_INTERVAL {
+    pub(crate) fn poll_names(
+        &mut self,
+        processes: &mut ProcessTable,
+        now: Timestamp,
+    ) -> Vec<Event> {
+        if self.last_retry.elapsed() < RENAME_RETRY_INTERVAL {
             return Vec::new();
         }
         self.last_retry = Instant::now();
-        self.retry_names(now)
+        let renamed = processes
+            .iter_mut()
+            .filter_map(|(pid, process)| Some(event(pid, now, self.retry_name(process, now)?)));
+        renamed.collect()
     }
 
-    fn retry_names(&mut self, now: Timestamp) -> Vec<Event> {
-        let mut events = Vec::new();
-        let logs = &mut self.logs;
-        self.unnamed.retain(|pid, (container, retries)| {
-            let before = container.clone();
-            let named = logs.name(container, now);
-            if *container != before {
-                events.push(event(*pid, now, container.clone()));
-            }
-            *retries += 1;
-            !named && *retries < MAX_NAME_RETRIES
-        });
-        events
+    /// Returns the container of a process if its names became known.
+    fn retry_name(&mut self, process: &mut Process, now: Timestamp) -> Option<Container> {
+        let (container, retries) = process.unnamed_container.as_mut()?;
+        let before = container.clone();
+        let named = self.logs.name(container, now);
+        *retries += 1;
+        let renamed = (*container != before).then(|| container.clone());
+        let is_last = named || *retries >= MAX_NAME_RETRIES;
+        process.unnamed_container.take_if(|_| is_last);
+        renamed
     }
 
     fn read(&self, pid: Pid, file: &str) -> Option<String> {
@@ -195,11 +182,13 @@ mod tests {
         }
     }
 
-    fn container(event: Option<Event>) -> Option<Container> {
-        event.map(|event| match event.kind {
-            EventKind::Container(container) => *container,
+    /// Returns the container of a new process.
+    fn started(containers: &mut ContainerResolver, pid: u32, at: u64) -> Option<Container> {
+        let mut process = Process::default();
+        match containers.process_started(Pid(pid), &mut process, Timestamp(at))? {
+            EventKind::Container(container) => Some(*container),
             other => panic!("{other:?}"),
-        })
+        }
     }
 
     #[test]
@@ -208,7 +197,7 @@ mod tests {
             &format!("0::/system.slice/docker-{ID}.scope\n"),
             "Name:\tsh\nNSpid:\t7\t4\t1\n",
         );
-        let found = container(node.containers().process_started(Pid(7), Timestamp(1))).unwrap();
+        let found = started(&mut node.containers(), 7, 1).unwrap();
         assert_eq!((&*found.id, found.runtime), (ID, ContainerRuntime::Docker));
         assert_eq!((found.container_pid, found.pod), (Some(Pid(1)), None));
     }
@@ -216,25 +205,27 @@ mod tests {
     #[test]
     fn host_process_and_exited_process_have_no_container() {
         let node = Node::new("0::/user.slice/user-0.slice/session-1.scope\n", "NSpid:\t7\n");
-        assert!(node.containers().process_started(Pid(7), Timestamp(1)).is_none());
-        assert!(node.containers().process_started(Pid(8), Timestamp(1)).is_none());
+        assert!(started(&mut node.containers(), 7, 1).is_none());
+        assert!(started(&mut node.containers(), 8, 1).is_none());
     }
 
     #[test]
     fn late_name_is_reported_once() {
         let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "Name:\tx\n");
         let mut containers = node.containers();
-        let found = container(containers.process_started(Pid(7), Timestamp(1))).unwrap();
+        let mut process = Process::default();
+        let found = containers.process_started(Pid(7), &mut process, Timestamp(1));
+        let Some(EventKind::Container(found)) = found else { panic!("{found:?}") };
         assert_eq!((found.container_pid, found.pod.unwrap().name), (None, None));
-        assert!(containers.retry_names(Timestamp(2)).is_empty());
+        let mut retry = |at| containers.retry_name(&mut process, Timestamp(at));
+        assert_eq!(retry(2), None);
         let logs = node.0.path().join(format!("log/pods/team_web_{UID}/main"));
         fs::create_dir_all(logs).unwrap();
         // The directories are read at most once per second.
-        assert!(containers.retry_names(Timestamp(SECOND)).is_empty());
-        let mut events = containers.retry_names(Timestamp(1 + SECOND));
-        let pod = container(events.pop()).unwrap().pod.unwrap();
+        assert_eq!(retry(SECOND), None);
+        let pod = retry(1 + SECOND).unwrap().pod.unwrap();
         assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
-        assert!(events.is_empty() && containers.retry_names(Timestamp(2 + 2 * SECOND)).is_empty());
+        assert_eq!(retry(2 + 2 * SECOND), None);
     }
 
     #[test]
@@ -243,11 +234,11 @@ mod tests {
         let mut containers = node.containers();
         containers.prefetch(vec![Pid(7), Pid(8)]);
         fs::remove_dir_all(node.0.path().join("proc/7")).unwrap();
-        let found = container(containers.process_started(Pid(7), Timestamp(1))).unwrap();
+        let found = started(&mut containers, 7, 1).unwrap();
         assert_eq!((&*found.id, found.container_pid), (ID, Some(Pid(3))));
         // Once: the next process with that pid is another one.
-        assert!(containers.process_started(Pid(7), Timestamp(2)).is_none());
-        assert!(containers.process_started(Pid(8), Timestamp(2)).is_none());
+        assert!(started(&mut containers, 7, 2).is_none());
+        assert!(started(&mut containers, 8, 2).is_none());
     }
 
     #[test]
@@ -256,7 +247,7 @@ mod tests {
         let mut containers = node.containers();
         containers.prefetch(vec![Pid(7)]);
         fs::write(node.0.path().join("proc/7/cgroup"), "0::/user.slice\n").unwrap();
-        assert!(containers.process_started(Pid(7), Timestamp(1)).is_none());
+        assert!(started(&mut containers, 7, 1).is_none());
         let pids: Vec<_> = (10..10 + 2 * MAX_PREFETCHED as u32).map(Pid).collect();
         for pid in &pids {
             let process = node.0.path().join(format!("proc/{pid}"));
@@ -271,20 +262,18 @@ mod tests {
     fn unnamed_container_is_retried_a_limited_number_of_times() {
         let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "");
         let mut containers = node.containers();
-        containers.process_started(Pid(7), Timestamp(1));
+        let mut process = Process::default();
+        containers.process_started(Pid(7), &mut process, Timestamp(1));
         for _ in 0..MAX_NAME_RETRIES {
-            assert_eq!(containers.unnamed.len(), 1);
-            containers.retry_names(Timestamp(2));
+            assert!(process.unnamed_container.is_some());
+            containers.retry_name(&mut process, Timestamp(2));
         }
-        assert!(containers.unnamed.is_empty());
-        containers.process_started(Pid(7), Timestamp(1));
-        containers.process_exited(Pid(7));
-        assert!(containers.unnamed.is_empty());
+        assert!(process.unnamed_container.is_none());
     }
 
     #[test]
     fn proc_files_are_read_up_to_a_limit() {
         let node = Node::new(&"0::/x\n".repeat(1 << 20), "");
-        assert!(node.containers().process_started(Pid(7), Timestamp(1)).is_none());
+        assert!(started(&mut node.containers(), 7, 1).is_none());
     }
 }

@@ -7,14 +7,14 @@ use crate::wire;
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
 /// `CUDA_ARRAY_DESCRIPTOR`: width 0, height 8, format 16, channels 20.
-pub(super) fn bytes_2d(call: &CallRecord<'_>) -> Option<u64> {
+pub(super) fn bytes_2d(call: &CallRecord) -> Option<u64> {
     let shape = [call.u64_at(0)?, call.u64_at(8)?, 1];
     Some(level(shape, element(call.u32_at(16)?, call.u32_at(20)?)))
 }
 
 /// `CUDA_ARRAY3D_DESCRIPTOR`: width 0, height 8, depth 16, format 24, channels 28, flags 32; with
 /// this many mip levels, each half as large in every direction.
-pub(super) fn bytes_3d(call: &CallRecord<'_>, levels: u32) -> Option<u64> {
+pub(super) fn bytes_3d(call: &CallRecord, levels: u32) -> Option<u64> {
     let shape = [call.u64_at(0)?, call.u64_at(8)?, call.u64_at(16)?];
     let element = element(call.u32_at(24)?, call.u32_at(28)?);
     let flags = call.u32_at(32)?;

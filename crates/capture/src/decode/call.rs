@@ -1,27 +1,54 @@
 //! Decodes a call by its row of the hook table.
 
 use engine::model::activity::GpuActivity;
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
 use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
     MemoryLocation, PoolCall, VmmCall,
 };
 use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GraphExecId, GraphId, KernelId,
-    PhysicalHandleId, Pid, PoolId, StreamId, Tid,
+    PhysicalHandleId, PoolId, SiteId, StreamId,
 };
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
 
-use super::{DecodeError, array, device};
+use super::handles::BindingChange;
+use super::{Handles, Record, RecordBody, StackRef, array, device};
 use crate::hooks::{
-    CallSemantics, DescriptorType, FlagsSource, HOOKS, PointerSource, PoolSource, SizeSource,
+    CallSemantics, DescriptorType, FlagsSource, HOOKS, ObjectEffect, PointerSource, PoolSource,
+    SizeSource,
 };
 use crate::wire::{self, Call};
 
-/// A call, with the structure that was passed to it if its row requests one.
-pub(super) struct CallRecord<'a> {
-    pub(super) call: &'a Call,
-    pub(super) descriptor: &'a [u8],
+/// A call, with its semantics.
+#[derive(Clone, Debug)]
+pub struct CallRecord {
+    call: Call,
+    semantics: CallSemantics,
+    /// The structure that was passed to it, if its row requests one.
+    descriptor: Option<Box<[u8; wire::VS_DESCRIPTOR]>>,
+}
+
+/// Resolves the stack of a call to its site.
+pub(super) type ResolveSite<'a> = &'a mut dyn FnMut(StackRef) -> Option<SiteId>;
+
+/// The UUID of a device, as the driver returned it to a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceUuid {
+    /// The ordinal.
+    pub device: DeviceId,
+    /// The GPU or MIG instance.
+    pub uuid: [u8; 16],
+}
+
+/// An allocation of a successful call.
+struct Allocated {
+    key: AllocationKey,
+    kind: MemoryKind,
+    size: SizeSource,
+    pool: Option<PoolId>,
+    stream: Option<StreamId>,
 }
 
 /// `CU_POOL_ATTR_RESERVED_MEM_CURRENT` of `cuMemPoolGetAttribute`.
@@ -34,38 +61,148 @@ const NODE_FREE: u32 = 11;
 /// Offset of the parameters in `CUgraphNodeParams`.
 const NODE_UNION: usize = 16;
 
-impl CallRecord<'_> {
-    pub(super) fn event(&self) -> Result<Option<Event>, DecodeError> {
-        let call = self.call;
-        let hook = HOOKS.get(usize::from(call.head.hook)).ok_or(DecodeError)?;
-        let kind = match call.head.result {
-            0 if self.is_unreadable() => self.loss(hook.semantics),
-            0 => self.success(hook.semantics),
-            _ => Some(self.failure(hook.semantics)),
+impl CallRecord {
+    /// Returns the record of a call; `None` if its function is unknown.
+    pub(super) fn record(
+        call: Call,
+        descriptor: Option<Box<[u8; wire::VS_DESCRIPTOR]>>,
+    ) -> Option<Record> {
+        let semantics = HOOKS.get(usize::from(call.head.hook))?.semantics;
+        let record =
+            Record::new(&call.head, RecordBody::Call(Self { call, semantics, descriptor }));
+        Some(Record { entry_time: Timestamp(call.entered), ..record })
+    }
+
+    /// Adds the events of the call: its effect on memory or handles, then on objects.
+    pub(super) fn events(
+        &self,
+        record: &Record,
+        handles: &mut Handles,
+        tracks_objects: bool,
+        site: ResolveSite<'_>,
+        events: &mut Vec<Event>,
+    ) {
+        // A new graph ends an older one with the same handle, at the latest when it returns.
+        let at_return = self.semantics == CallSemantics::GraphCreate;
+        let entry_time = if at_return { record.time } else { record.entry_time };
+        let mut push = |kind| events.push(Event { entry_time, ..record.event(kind) });
+        let effect = match self.binding() {
+            Some(change) => handles.apply(change),
+            None => self.effect(handles, site),
         };
-        Ok(kind.map(|kind| match hook.semantics {
-            // It ends an older graph with the same handle, at the latest now.
-            CallSemantics::GraphCreate => {
-                Event { entry_time: Timestamp(call.head.at), ..self.event_of(kind) }
+        for kind in effect.into_iter().chain(self.capture_end()) {
+            handles.observe(&kind).into_iter().for_each(&mut push);
+            push(kind);
+        }
+        // After the effect on memory: the context of a new stream is known by then.
+        if tracks_objects && let Some(kind) = self.object(handles, site) {
+            events.push(record.event(kind));
+        }
+    }
+
+    fn effect(&self, handles: &Handles, site: ResolveSite<'_>) -> Option<EventKind> {
+        match self.call.head.result {
+            0 if self.is_unreadable() => self.loss(),
+            0 => self.success(handles, site),
+            _ => Some(self.failure(handles, site)),
+        }
+    }
+
+    /// Returns the second handle of a kernel, and the kernel.
+    pub(crate) fn alias(&self) -> Option<(KernelId, KernelId)> {
+        let has_alias = self.semantics == CallSemantics::KernelFunction
+            && self.call.head.result == 0
+            && !self.is_unreadable();
+        has_alias.then(|| (KernelId(self.call.outs[0]), KernelId(self.argument(1))))
+    }
+
+    /// Returns the UUID that the call returned, if it is such a query.
+    pub(crate) fn device_uuid(&self) -> Option<DeviceUuid> {
+        let is_query = self.semantics == CallSemantics::DeviceUuid;
+        if !is_query || self.call.head.result != 0 || self.is_unreadable() {
+            return None;
+        }
+        let uuid = *self.descriptor.as_ref()?.first_chunk()?;
+        Some(DeviceUuid { device: self.device_argument(1)?, uuid })
+    }
+
+    /// Returns whether the call changes a handle or names a device.
+    #[cfg(test)]
+    pub(super) fn has_effect(&self) -> bool {
+        self.binding().is_some() || self.device_uuid().is_some()
+    }
+
+    /// Returns how a successful call changes a stream or a green context.
+    fn binding(&self) -> Option<BindingChange> {
+        if self.call.head.result != 0 || self.is_unreadable() {
+            return None;
+        }
+        let (first, second, out) = (self.argument(0), self.argument(1), self.call.outs[0]);
+        let (stream, context) = (StreamId(out), ContextId(self.call.context));
+        Some(match self.semantics {
+            CallSemantics::StreamCreate => BindingChange::StreamCreated { stream, context },
+            CallSemantics::GreenStreamCreate => {
+                BindingChange::GreenStreamCreated { stream, green: second }
             }
-            _ => self.event_of(kind),
-        }))
+            CallSemantics::StreamDestroy => {
+                BindingChange::StreamDestroyed { stream: StreamId(first) }
+            }
+            CallSemantics::GreenCreate => {
+                BindingChange::GreenCreated { green: out, device: self.device_argument(2)? }
+            }
+            CallSemantics::GreenDestroy => BindingChange::GreenDestroyed { green: first },
+            CallSemantics::ContextFromGreen => {
+                BindingChange::FromGreen { context: ContextId(out), green: second }
+            }
+            _ => return None,
+        })
     }
 
-    fn event_of(&self, kind: EventKind) -> Event {
-        let Call { head, entered, .. } = self.call;
-        let (pid, tid) = (Pid(head.pid), Tid(head.tid));
-        Event { pid, tid, entry_time: Timestamp(*entered), time: Timestamp(head.at), kind }
-    }
-
-    /// Returns the end of a capture that the decoded call does not imply: the call failed, or the
-    /// graph that it returned could not be read.
-    pub(super) fn capture_end(&self) -> Option<Event> {
-        let has_ended = self.call.flags & wire::VS_CAPTURE_ENDED != 0;
+    /// Returns the end of a capture that the effect of the call does not imply: the call failed, or
+    /// the graph that it returned could not be read.
+    fn capture_end(&self) -> Option<EventKind> {
+        let is_end = self.semantics == CallSemantics::CaptureEnd;
+        let has_ended = is_end && self.call.flags & wire::VS_CAPTURE_ENDED != 0;
         let not_implied = self.call.head.result != 0 || self.is_unreadable();
         let stream = StreamId(self.argument(0));
         let ended = GraphCall::CaptureEnded { stream, graph: None };
-        (has_ended && not_implied).then(|| self.event_of(EventKind::Graph(ended)))
+        (has_ended && not_implied).then_some(EventKind::Graph(ended))
+    }
+
+    /// Returns the effect of a successful call on an object.
+    fn object(&self, handles: &mut Handles, site: ResolveSite<'_>) -> Option<EventKind> {
+        let effect = self.semantics.object().filter(|_| self.call.head.result == 0)?;
+        let (first, second) = (self.argument(0), self.argument(1));
+        let kind = match effect {
+            ObjectEffect::Destroys(kind) => {
+                return Some(EventKind::Object(ObjectCall::Destroyed { kind, handle: first }));
+            }
+            ObjectEffect::Creates(kind) => kind,
+        };
+        let handle = self.call.outs[0];
+        let is_capture = self.semantics == CallSemantics::CaptureEnd;
+        // The caller did not request the graph, so it has none.
+        if is_capture && second == 0 {
+            return None;
+        }
+        // Textures and surfaces are numbers, all others pointers.
+        let may_be_zero = matches!(kind, ObjectKind::Texture | ObjectKind::Surface);
+        if self.is_unreadable() || (handle == 0 && !may_be_zero) {
+            // An object was created, but its handle is unknown.
+            return Some(EventKind::Lost(LostDelta { objects: 1, ..LostDelta::default() }));
+        }
+        if is_capture && handles.keeps_graph(StreamId(first), handle) {
+            return None;
+        }
+        let context = self.context().filter(|_| kind.ends_with_context());
+        let context = handles.context_of_object(kind, handle, context);
+        let site = self.stack().and_then(site);
+        Some(EventKind::Object(ObjectCall::Created { kind, handle, context, site }))
+    }
+
+    fn stack(&self) -> Option<StackRef> {
+        let Call { stack, python, flags, head, .. } = self.call;
+        StackRef::new(head.hook, stack, python, flags)
     }
 
     fn argument(&self, index: u8) -> u64 {
@@ -78,11 +215,11 @@ impl CallRecord<'_> {
     }
 
     pub(super) fn u64_at(&self, offset: usize) -> Option<u64> {
-        Some(u64::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
+        Some(u64::from_ne_bytes(*self.descriptor.as_ref()?.get(offset..)?.first_chunk()?))
     }
 
     pub(super) fn u32_at(&self, offset: usize) -> Option<u32> {
-        Some(u32::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
+        Some(u32::from_ne_bytes(*self.descriptor.as_ref()?.get(offset..)?.first_chunk()?))
     }
 
     fn is_unreadable(&self) -> bool {
@@ -141,23 +278,23 @@ impl CallRecord<'_> {
         }
     }
 
-    fn failure(&self, semantics: CallSemantics) -> EventKind {
+    fn failure(&self, handles: &Handles, site: ResolveSite<'_>) -> EventKind {
         let size = SizeSource::Argument(1);
-        let requested = match semantics {
+        let requested = match self.semantics {
             CallSemantics::Allocate { kind, size, .. } => Some((kind, self.requested(size))),
             CallSemantics::AllocateAsync { .. } => Some((MemoryKind::Async, self.requested(size))),
             CallSemantics::VmmCreate => Some((MemoryKind::Physical, self.requested(size))),
             CallSemantics::VmmImport => Some((MemoryKind::Imported, 0)),
             _ => None,
         };
-        let device = match semantics {
+        let device = match self.semantics {
             CallSemantics::VmmCreate => match self.location(8) {
                 Some(MemoryLocation::Device(device)) => Some(device),
                 _ => None,
             },
             _ => self.thread_device(),
         };
-        let freed = match semantics {
+        let freed = match self.semantics {
             CallSemantics::Free { space, .. } => {
                 Some(AllocationKey { space, value: self.argument(0) })
             }
@@ -173,17 +310,29 @@ impl CallRecord<'_> {
             requested,
             freed,
             device,
-            context: self.context(),
-            site: None,
+            context: self.context().map(|context| handles.owner(context)),
+            site: self.stack().and_then(site),
         })
     }
 
-    fn success(&self, semantics: CallSemantics) -> Option<EventKind> {
+    fn success(&self, handles: &Handles, site: ResolveSite<'_>) -> Option<EventKind> {
+        let semantics = self.semantics;
         match semantics {
             CallSemantics::Allocate { kind, space, pointer, size } => {
-                self.allocate(kind, space, pointer, size)
+                let value = match pointer {
+                    PointerSource::Out | PointerSource::NarrowOut => self.call.outs[0],
+                    PointerSource::Argument => self.argument(0),
+                };
+                let key = AllocationKey { space, value };
+                self.allocate(Allocated { key, kind, size, pool: None, stream: None }, handles, site)
             }
-            CallSemantics::AllocateAsync { pool, stream } => self.allocate_async(pool, stream),
+            CallSemantics::AllocateAsync { pool, stream } => {
+                let key = AllocationKey::address(self.call.outs[0]);
+                let pool = pool.map(|index| PoolId(self.argument(index)));
+                let stream = Some(StreamId(self.argument(stream)));
+                let (kind, size) = (MemoryKind::Async, SizeSource::Argument(1));
+                self.allocate(Allocated { key, kind, size, pool, stream }, handles, site)
+            }
             CallSemantics::Free { space, by } => self.free(space, by, None),
             CallSemantics::FreeAsync => {
                 let stream = Some(StreamId(self.argument(1)));
@@ -216,16 +365,16 @@ impl CallRecord<'_> {
             | CallSemantics::ContextFromGreen
             | CallSemantics::KernelByName
             | CallSemantics::KernelName
-            | CallSemantics::Launch { .. }
+            | CallSemantics::Launch(_)
             | CallSemantics::Copy(_)
-            // Decoded separately, by `object`.
+            // Only an object is affected.
             | CallSemantics::ObjectCreate { .. }
             | CallSemantics::ObjectDestroy(_) => None,
             CallSemantics::KernelFunction => {
-                let (function, kernel) = (KernelId(self.call.outs[0]), KernelId(self.argument(1)));
+                let (function, kernel) = self.alias()?;
                 Some(EventKind::Activity(GpuActivity::Alias { function, kernel }))
             }
-            other => match self.vmm(other) {
+            other => match self.vmm(other, site) {
                 Some(call) => Some(EventKind::Vmm(call)),
                 None => self.graph(other).map(EventKind::Graph),
             },
@@ -234,8 +383,8 @@ impl CallRecord<'_> {
 
     /// Decodes a successful call whose results or structures could not be read: a loss, unless the
     /// call was only a query.
-    fn loss(&self, semantics: CallSemantics) -> Option<EventKind> {
-        match semantics {
+    fn loss(&self) -> Option<EventKind> {
+        match self.semantics {
             CallSemantics::Allocate { size, .. } => Some(self.lost_allocation(size)),
             CallSemantics::AllocateAsync { .. } | CallSemantics::VmmCreate => {
                 Some(self.lost_allocation(SizeSource::Argument(1)))
@@ -262,50 +411,32 @@ impl CallRecord<'_> {
 
     fn allocate(
         &self,
-        kind: MemoryKind,
-        space: AddressType,
-        pointer: PointerSource,
-        size: SizeSource,
+        allocated: Allocated,
+        handles: &Handles,
+        site: ResolveSite<'_>,
     ) -> Option<EventKind> {
-        let value = match pointer {
-            PointerSource::Out | PointerSource::NarrowOut => self.call.outs[0],
-            PointerSource::Argument => self.argument(0),
-        };
-        if value == 0 && self.requested(size) == 0 {
+        let Allocated { key, kind, size, pool, stream } = allocated;
+        if key.value == 0 && self.requested(size) == 0 {
             return None; // nothing requested, nothing allocated
         }
-        if value == 0 {
+        if key.value == 0 {
             return Some(self.lost_allocation(size));
         }
+        // The memory belongs to the context of the stream, else to that of the thread.
+        let (context, device) = match stream.and_then(|stream| handles.stream_context(stream)) {
+            Some(owner) => (owner, None),
+            None => (self.context().map(|id| handles.owner(id)), self.thread_device()),
+        };
+        let (bytes, site) = (self.allocated(size), self.stack().and_then(site));
         Some(EventKind::Allocate(Allocate {
-            key: AllocationKey { space, value },
+            key,
             kind,
-            bytes: self.allocated(size),
-            context: self.context(),
-            device: self.thread_device(),
-            pool: None,
-            stream: None,
-            site: None,
-        }))
-    }
-
-    fn allocate_async(&self, pool: Option<u8>, stream: u8) -> Option<EventKind> {
-        let value = self.call.outs[0];
-        if value == 0 && self.argument(1) == 0 {
-            return None; // nothing requested, nothing allocated
-        }
-        if value == 0 {
-            return Some(self.lost_allocation(SizeSource::Argument(1)));
-        }
-        Some(EventKind::Allocate(Allocate {
-            key: AllocationKey::address(value),
-            kind: MemoryKind::Async,
-            bytes: self.argument(1),
-            context: self.context(),
-            device: self.thread_device(),
-            pool: pool.map(|index| PoolId(self.argument(index))),
-            stream: Some(StreamId(self.argument(stream))),
-            site: None,
+            bytes,
+            context,
+            device,
+            pool,
+            stream,
+            site,
         }))
     }
 
@@ -345,12 +476,14 @@ impl CallRecord<'_> {
         })
     }
 
-    fn vmm(&self, semantics: CallSemantics) -> Option<VmmCall> {
+    fn vmm(&self, semantics: CallSemantics, site: ResolveSite<'_>) -> Option<VmmCall> {
         let out = PhysicalHandleId(self.call.outs[0]);
         let (address, bytes) = (self.argument(0), self.argument(1));
         Some(match semantics {
             CallSemantics::VmmCreate => {
-                VmmCall::Create { handle: out, bytes, location: self.location(8)?, site: None }
+                let location = self.location(8)?;
+                let site = self.stack().and_then(site);
+                VmmCall::Create { handle: out, bytes, location, site }
             }
             CallSemantics::VmmImport => VmmCall::Import { handle: out },
             CallSemantics::VmmMulticast => VmmCall::Multicast { handle: out },

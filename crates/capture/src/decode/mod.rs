@@ -1,49 +1,82 @@
-//! Decodes records of the ring into events. Any bytes give an event, nothing, or [`DecodeError`];
-//! never a panic.
+//! The pipeline from bytes to events: [`Record::parse`] reads a record of the ring once, and
+//! [`Record::events`] turns it into finished events with the state of its process. Both are pure.
+//! Any bytes give a record or [`DecodeError`]; never a panic.
 
 mod array;
 mod call;
-mod cuda_object;
+mod handles;
 mod tensor;
 #[cfg(test)]
 mod tests;
 
-use engine::model::event::{ContextCall, Event, EventKind, ProcessInfo, VmmCall};
-use engine::model::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
+use engine::model::event::{ContextCall, Event, EventKind, LostDelta};
+use engine::model::ids::{ContextId, DeviceId, KernelId, Pid, SiteId, Tid};
 use engine::model::units::Timestamp;
 
-use crate::hooks::{CallSemantics, HOOKS};
 use crate::wire::{
-    self, Call, CallDescriptor, ContextDevice, Head, KernelName, Process, ThreadName, parse,
+    self, CallDescriptor, ContextDevice, Head, KernelName, Process, ThreadName, parse,
 };
-use call::CallRecord;
+pub use call::{CallRecord, DeviceUuid};
+pub use tensor::TensorRecord;
 
 pub(crate) use array::element_table;
-pub use cuda_object::{CreatedObject, object};
+pub(crate) use handles::Handles;
 
 /// A record that cannot be decoded: the probes and user space disagree about the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError;
 
-/// A decoded record.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Record {
-    /// An event.
-    Event(Event),
-    /// A call with its stack.
-    CallWithStack(Event, StackRef),
-    /// An object was created or destroyed.
-    Object(Event, CreatedObject),
-    /// The first record of a process, with its exec generation.
-    ProcessStart(Event, ExecGeneration),
-    /// A process called exec, with the new exec generation.
-    Exec(Event, ExecGeneration),
-    /// The GPU behind a device ordinal.
-    DeviceUuid(DeviceUuid),
-    /// A handle was created or destroyed.
-    HandleBinding(HandleBinding),
+/// A record of the ring.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// When the call was entered; for other records the same as `time`.
+    pub entry_time: Timestamp,
+    /// When the call returned, or the record was written.
+    pub time: Timestamp,
+    /// The content.
+    pub body: RecordBody,
+}
+
+/// Content of a record.
+#[derive(Clone, Debug)]
+pub enum RecordBody {
+    /// A driver call.
+    Call(CallRecord),
+    /// A block of PyTorch's caching allocator.
+    Tensor(TensorRecord),
+    /// The first record of a process.
+    Process(ProcessRecord),
+    /// The name of a thread.
+    ThreadName(Box<str>),
+    /// The process called exec, with the new exec generation.
+    Exec(ExecGeneration),
+    /// The last thread of the process ended.
+    Exit,
+    /// A thread ended.
+    ThreadExit,
+    /// The device of a context; `None` if it is not a GPU.
+    ContextDevice(ContextId, Option<DeviceId>),
     /// The name of a kernel.
     KernelName(KernelNameRecord),
+    /// Calls that are known to be missing.
+    Lost(LostDelta),
+}
+
+/// The announcement of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessRecord {
+    /// Start time, in nanoseconds since boot.
+    pub start: u64,
+    /// User id.
+    pub uid: u32,
+    /// Name of the main thread.
+    pub name: Box<str>,
+    /// Exec generation.
+    pub exec_gen: ExecGeneration,
 }
 
 /// Reference from a call to its stack, by the tokens in the records of the stack ring.
@@ -57,6 +90,14 @@ pub struct StackRef {
     pub known: bool,
     /// Token of the Python stack; 0: none.
     pub python: u64,
+}
+
+impl StackRef {
+    /// Returns the reference in the fields of a record; `None` if it has no stack.
+    fn new(hook: u16, stack: u64, python: u64, flags: u32) -> Option<Self> {
+        let known = flags & wire::VS_STACK_KNOWN != 0;
+        (stack != 0 || python != 0).then_some(Self { hook, stack, known, python })
+    }
 }
 
 /// Exec generation of a process: increases with each exec, and wraps around.
@@ -74,14 +115,10 @@ impl ExecGeneration {
 /// The name of a kernel, from a call or from the driver's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelNameRecord {
-    /// The process.
-    pub pid: Pid,
     /// Start time of the process, in nanoseconds since boot.
     pub start: u64,
     /// Exec generation of the process.
     pub exec_gen: ExecGeneration,
-    /// Time of the call.
-    pub at: Timestamp,
     /// The handle.
     pub kernel: KernelId,
     /// The name, as far as the probe could read it.
@@ -122,254 +159,118 @@ impl LaunchCounts {
     }
 }
 
-/// A change of one of a process's handles.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HandleBinding {
-    /// The process.
-    pub pid: Pid,
-    /// The change.
-    pub binding: BindingChange,
-}
+impl Record {
+    /// Reads a record of the ring.
+    pub fn parse(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let kind = bytes.first_chunk().map(|kind| u16::from_ne_bytes(*kind)).ok_or(DecodeError)?;
+        Self::of_kind(kind.into(), bytes).ok_or(DecodeError)
+    }
 
-/// A stream or green context that was created or destroyed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BindingChange {
-    /// A stream was created in a context.
-    StreamCreated {
-        /// The stream.
-        stream: StreamId,
-        /// The calling thread's context.
-        context: ContextId,
-    },
-    /// A stream was created in a green context.
-    GreenStreamCreated {
-        /// The stream.
-        stream: StreamId,
-        /// The green context.
-        green: u64,
-    },
-    /// A stream was destroyed.
-    StreamDestroyed {
-        /// The stream.
-        stream: StreamId,
-    },
-    /// A green context was created.
-    GreenCreated {
-        /// Its handle.
-        green: u64,
-        /// Its device.
-        device: DeviceId,
-    },
-    /// A green context was destroyed.
-    GreenDestroyed {
-        /// Its handle.
-        green: u64,
-    },
-    /// A context was derived from a green context.
-    FromGreen {
-        /// The context.
-        context: ContextId,
-        /// The handle of the green context.
-        green: u64,
-    },
-}
-
-/// The UUID of a device, as the driver returned it to a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceUuid {
-    /// The process.
-    pub pid: Pid,
-    /// The ordinal.
-    pub device: DeviceId,
-    /// The GPU or MIG instance.
-    pub uuid: [u8; 16],
-}
-
-/// Decodes one record. Returns `Ok(None)` for a call without effect, such as a free of null.
-pub fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
-    if let Some(uuid) = device_uuid(bytes) {
-        return Ok(Some(Record::DeviceUuid(uuid)));
-    }
-    if let Some(binding) = handle_binding(bytes) {
-        return Ok(Some(Record::HandleBinding(binding)));
-    }
-    if let Some(name) = kernel_name(bytes) {
-        return Ok(Some(Record::KernelName(name)));
-    }
-    if let Some(head) = parse::<Head>(bytes)
-        && u32::from(head.kind) == wire::VS_TENSOR
-    {
-        return tensor::decode(bytes);
-    }
-    let event = event(bytes)?;
-    let exec_gen = || ExecGeneration(parse::<Head>(bytes).map_or(0, |head| head.result as u16));
-    Ok(event.map(|event| match event.kind {
-        EventKind::Exec => Record::Exec(event, exec_gen()),
-        EventKind::Process(_) => Record::ProcessStart(event, exec_gen()),
-        EventKind::Allocate(_) | EventKind::Vmm(VmmCall::Create { .. }) | EventKind::Failed(_) => {
-            match stack_ref(bytes) {
-                Some(stack) => Record::CallWithStack(event, stack),
-                None => Record::Event(event),
+    fn of_kind(kind: u32, bytes: &[u8]) -> Option<Self> {
+        let lifecycle = |body: fn(&Head) -> RecordBody| {
+            let head: Head = parse(bytes)?;
+            Some(Self::new(&head, body(&head)))
+        };
+        match kind {
+            wire::VS_CALL => CallRecord::record(parse(bytes)?, None),
+            wire::VS_CALL_DESCRIPTOR => {
+                let CallDescriptor { call, descriptor } = parse(bytes)?;
+                CallRecord::record(call, Some(Box::new(descriptor)))
             }
+            wire::VS_TENSOR => TensorRecord::record(&parse(bytes)?),
+            wire::VS_PROCESS => {
+                let Process { head, start, uid, name, .. } = parse(bytes)?;
+                let (name, exec_gen) = (text(&name), exec_gen(&head));
+                let process = ProcessRecord { start, uid, name, exec_gen };
+                Some(Self::new(&head, RecordBody::Process(process)))
+            }
+            wire::VS_THREAD => {
+                let ThreadName { head, name } = parse(bytes)?;
+                Some(Self::new(&head, RecordBody::ThreadName(text(&name))))
+            }
+            wire::VS_EXEC => lifecycle(|head| RecordBody::Exec(exec_gen(head))),
+            wire::VS_EXIT => lifecycle(|_| RecordBody::Exit),
+            wire::VS_THREAD_EXIT => lifecycle(|_| RecordBody::ThreadExit),
+            wire::VS_CONTEXT_DEVICE => {
+                let ContextDevice { head, context, device: ordinal, .. } = parse(bytes)?;
+                let body = RecordBody::ContextDevice(ContextId(context), device(ordinal));
+                Some(Self::new(&head, body))
+            }
+            wire::VS_KERNEL_NAME => kernel_name(bytes),
+            _ => None,
         }
-        _ => Record::Event(event),
-    }))
-}
-
-/// Adds everything that one record means. `objects`: CUDA objects are tracked.
-pub(crate) fn decode_all(
-    bytes: &[u8],
-    objects: bool,
-    records: &mut Vec<Record>,
-    decode_errors: &mut u64,
-) {
-    match decode(bytes) {
-        Ok(record) => records.extend(record),
-        Err(DecodeError) => *decode_errors += 1,
     }
-    records.extend(capture_end(bytes));
-    // After the memory event of the call: the context of a new stream is known by then.
-    records.extend(objects.then(|| object(bytes)).flatten());
-}
 
-/// Returns the end of a capture in a record that [`decode`] decodes as something else.
-pub fn capture_end(bytes: &[u8]) -> Option<Record> {
-    let head: Head = parse(bytes)?;
-    let semantics = HOOKS.get(usize::from(head.hook))?.semantics;
-    if u32::from(head.kind) != wire::VS_CALL || semantics != CallSemantics::CaptureEnd {
-        return None;
+    fn new(head: &Head, body: RecordBody) -> Self {
+        Self::at(Pid(head.pid), Tid(head.tid), Timestamp(head.at), body)
     }
-    let call: Call = parse(bytes)?;
-    CallRecord { call: &call, descriptor: &[] }.capture_end().map(Record::Event)
-}
 
-fn stack_ref(bytes: &[u8]) -> Option<StackRef> {
-    let call: Call = parse(bytes)?;
-    let known = call.flags & wire::VS_STACK_KNOWN != 0;
-    let Call { stack, python, .. } = call;
-    (stack != 0 || python != 0).then_some(StackRef { hook: call.head.hook, stack, known, python })
-}
-
-fn kernel_name(bytes: &[u8]) -> Option<KernelNameRecord> {
-    // Most records are of another kind: check before parsing all of it.
-    if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_KERNEL_NAME {
-        return None;
+    /// Returns a record that was written at that time.
+    pub(crate) const fn at(pid: Pid, tid: Tid, time: Timestamp, body: RecordBody) -> Self {
+        Self { pid, tid, entry_time: time, time, body }
     }
+
+    /// Adds the finished events of the record. `handles`: those of its process; `tracks_objects`:
+    /// CUDA objects are tracked; `site`: resolves the stack of a call. Announcements, ends and
+    /// kernel names concern more than the process, so the session adds their events.
+    pub(crate) fn events(
+        &self,
+        handles: &mut Handles,
+        tracks_objects: bool,
+        site: &mut dyn FnMut(StackRef) -> Option<SiteId>,
+        events: &mut Vec<Event>,
+    ) {
+        let kind = match &self.body {
+            RecordBody::Call(call) => {
+                return call.events(self, handles, tracks_objects, site, events);
+            }
+            RecordBody::Tensor(tensor) => tensor.event(site),
+            RecordBody::ThreadName(name) => Some(EventKind::ThreadName(name.clone())),
+            RecordBody::ThreadExit => Some(EventKind::ThreadExit),
+            RecordBody::ContextDevice(context, device) => device.map(|device| {
+                EventKind::Context(ContextCall::Learned { context: *context, device })
+            }),
+            RecordBody::Lost(lost) => Some(EventKind::Lost(*lost)),
+            RecordBody::Process(_)
+            | RecordBody::Exec(_)
+            | RecordBody::Exit
+            | RecordBody::KernelName(_) => None,
+        };
+        events.extend(kind.map(|kind| self.event(kind)));
+    }
+
+    /// Returns an event at the time of the record.
+    pub(crate) const fn event(&self, kind: EventKind) -> Event {
+        let Self { pid, tid, entry_time, time, .. } = *self;
+        Event { pid, tid, entry_time, time, kind }
+    }
+}
+
+const fn exec_gen(head: &Head) -> ExecGeneration {
+    ExecGeneration(head.result as u16)
+}
+
+fn kernel_name(bytes: &[u8]) -> Option<Record> {
     let KernelName { head, kernel, text, length, flags, calls, captured, checked, failed, start } =
         parse(bytes)?;
     let name = bytes.get(size_of::<KernelName>()..)?.get(..length as usize)?;
-    Some(KernelNameRecord {
-        pid: Pid(head.pid),
+    let name = KernelNameRecord {
         start,
-        exec_gen: ExecGeneration(head.result as u16),
-        at: Timestamp(head.at),
+        exec_gen: exec_gen(&head),
         kernel: KernelId(kernel),
         name: (length > 0).then(|| String::from_utf8_lossy(name).into()),
         text,
         truncated: flags & wire::VS_NAME_TRUNCATED != 0,
         from_memory: flags & wire::VS_NAME_FROM_MEMORY != 0,
         before: LaunchCounts { calls, captured, checked, failed },
-    })
-}
-
-fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
-    let head: Head = parse(bytes)?;
-    let hook = HOOKS.get(usize::from(head.hook))?;
-    if u32::from(head.kind) != wire::VS_CALL_DESCRIPTOR
-        || hook.semantics != CallSemantics::DeviceUuid
-        || head.result != 0
-    {
-        return None;
-    }
-    let CallDescriptor { call, descriptor } = parse(bytes)?;
-    if call.flags & wire::VS_OUT_UNREADABLE != 0 {
-        return None;
-    }
-    let device = device(call.args[1] as u32 as i32)?;
-    Some(DeviceUuid { pid: Pid(head.pid), device, uuid: *descriptor.first_chunk()? })
-}
-
-fn handle_binding(bytes: &[u8]) -> Option<HandleBinding> {
-    let head: Head = parse(bytes)?;
-    if u32::from(head.kind) != wire::VS_CALL || head.result != 0 {
-        return None;
-    }
-    let semantics = HOOKS.get(usize::from(head.hook))?.semantics;
-    if !semantics.binds_handle() {
-        return None;
-    }
-    let call: Call = parse(bytes)?;
-    if call.flags & wire::VS_OUT_UNREADABLE != 0 {
-        return None;
-    }
-    let out = call.outs[0];
-    let binding = match semantics {
-        CallSemantics::StreamCreate => {
-            BindingChange::StreamCreated { stream: StreamId(out), context: ContextId(call.context) }
-        }
-        CallSemantics::GreenStreamCreate => {
-            BindingChange::GreenStreamCreated { stream: StreamId(out), green: call.args[1] }
-        }
-        CallSemantics::StreamDestroy => {
-            BindingChange::StreamDestroyed { stream: StreamId(call.args[0]) }
-        }
-        CallSemantics::GreenCreate => {
-            let device = device(call.args[2] as u32 as i32)?;
-            BindingChange::GreenCreated { green: out, device }
-        }
-        CallSemantics::GreenDestroy => BindingChange::GreenDestroyed { green: call.args[0] },
-        _ => BindingChange::FromGreen { context: ContextId(out), green: call.args[1] },
     };
-    Some(HandleBinding { pid: Pid(head.pid), binding })
-}
-
-fn event(bytes: &[u8]) -> Result<Option<Event>, DecodeError> {
-    let head: Head = parse(bytes).ok_or(DecodeError)?;
-    match u32::from(head.kind) {
-        wire::VS_CALL => {
-            let call: Call = parse(bytes).ok_or(DecodeError)?;
-            CallRecord { call: &call, descriptor: &[] }.event()
-        }
-        wire::VS_CALL_DESCRIPTOR => {
-            let record: CallDescriptor = parse(bytes).ok_or(DecodeError)?;
-            CallRecord { call: &record.call, descriptor: &record.descriptor }.event()
-        }
-        wire::VS_PROCESS => {
-            let record: Process = parse(bytes).ok_or(DecodeError)?;
-            let name = text(&record.name);
-            let info =
-                ProcessInfo { start: record.start, uid: record.uid, name, before_trace: false };
-            Ok(Some(lifecycle_event(&head, EventKind::Process(info))))
-        }
-        wire::VS_THREAD => {
-            let record: ThreadName = parse(bytes).ok_or(DecodeError)?;
-            Ok(Some(lifecycle_event(&head, EventKind::ThreadName(text(&record.name)))))
-        }
-        wire::VS_EXEC => Ok(Some(lifecycle_event(&head, EventKind::Exec))),
-        wire::VS_EXIT => Ok(Some(lifecycle_event(&head, EventKind::Exit))),
-        wire::VS_THREAD_EXIT => Ok(Some(lifecycle_event(&head, EventKind::ThreadExit))),
-        wire::VS_CONTEXT_DEVICE => {
-            let record: ContextDevice = parse(bytes).ok_or(DecodeError)?;
-            let context = ContextId(record.context);
-            let event = |device| {
-                let call = ContextCall::Learned { context, device };
-                lifecycle_event(&head, EventKind::Context(call))
-            };
-            Ok(device(record.device).map(event))
-        }
-        _ => Err(DecodeError),
-    }
+    Some(Record::new(&head, RecordBody::KernelName(name)))
 }
 
 /// Converts a name from the kernel: zero-terminated, any bytes.
 fn text(name: &[u8]) -> Box<str> {
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).into()
-}
-
-fn lifecycle_event(head: &Head, kind: EventKind) -> Event {
-    let at = Timestamp(head.at);
-    Event { pid: Pid(head.pid), tid: Tid(head.tid), entry_time: at, time: at, kind }
 }
 
 /// Converts a `CUdevice`, an int; negative values (`CU_DEVICE_CPU`) are not GPUs.

@@ -1,47 +1,67 @@
 //! Decodes records of PyTorch's caching allocator.
 
-use engine::model::event::{Event, EventKind};
-use engine::model::ids::{DeviceId, Pid, Tid};
+use engine::model::event::EventKind;
+use engine::model::ids::DeviceId;
 use engine::model::tensor::{TensorEvent, TensorOp};
-use engine::model::units::Timestamp;
 
-use super::{DecodeError, Record, StackRef};
-use crate::wire::{self, Tensor, parse};
+use super::call::ResolveSite;
+use super::{Record, RecordBody, StackRef};
+use crate::wire::{self, Tensor};
 
 /// The hook of a tensor record: not a row of the hook table.
 const NO_HOOK: u16 = u16::MAX;
 
-/// Decodes a tensor record; `Ok(None)` for a block of zero bytes.
-pub(super) fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
-    let record: Tensor = parse(bytes).ok_or(DecodeError)?;
-    let Tensor { head, address, allocated, reserved, stack, python, .. } = record;
-    let device = u16::try_from(record.device).map_err(|_| DecodeError)?;
-    let length = record.bytes.cast_signed();
-    let op = match u32::from(head.hook) {
-        wire::VS_TENSOR_OOM => TensorOp::OutOfMemory { bytes: record.bytes, site: None },
-        wire::VS_TENSOR_ALLOC_FREE if length > 0 => {
-            TensorOp::Allocated { address, bytes: record.bytes, site: None }
-        }
-        wire::VS_TENSOR_ALLOC_FREE if length < 0 => {
-            TensorOp::Freed { address, bytes: length.unsigned_abs() }
-        }
-        wire::VS_TENSOR_ALLOC_FREE => return Ok(None),
-        _ => return Err(DecodeError),
-    };
-    let call = TensorEvent { op, device: DeviceId(device), allocated, reserved };
-    let at = Timestamp(head.at);
-    let (pid, tid) = (Pid(head.pid), Tid(head.tid));
-    let event = Event { pid, tid, entry_time: at, time: at, kind: EventKind::Tensor(call) };
-    let known = record.flags & wire::VS_STACK_KNOWN != 0;
-    Ok(Some(if stack != 0 || python != 0 {
-        Record::CallWithStack(event, StackRef { hook: NO_HOOK, stack, known, python })
-    } else {
-        Record::Event(event)
-    }))
+/// A block that was allocated or freed, or an allocation that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TensorRecord {
+    out_of_memory: bool,
+    address: u64,
+    /// Size; negative for a block that was freed.
+    length: i64,
+    device: DeviceId,
+    allocated: u64,
+    reserved: u64,
+    stack: Option<StackRef>,
+}
+
+impl TensorRecord {
+    pub(super) fn record(record: &Tensor) -> Option<Record> {
+        let Tensor { head, address, allocated, reserved, stack, python, flags, .. } = *record;
+        let out_of_memory = match u32::from(head.hook) {
+            wire::VS_TENSOR_OOM => true,
+            wire::VS_TENSOR_ALLOC_FREE => false,
+            _ => return None,
+        };
+        let body = RecordBody::Tensor(Self {
+            out_of_memory,
+            address,
+            length: record.bytes.cast_signed(),
+            device: DeviceId(u16::try_from(record.device).ok()?),
+            allocated,
+            reserved,
+            stack: StackRef::new(NO_HOOK, stack, python, flags),
+        });
+        Some(Record::new(&head, body))
+    }
+
+    /// Returns the event; `None` for a block of zero bytes.
+    pub(super) fn event(&self, site: ResolveSite<'_>) -> Option<EventKind> {
+        let Self { address, length, device, allocated, reserved, .. } = *self;
+        let bytes = length.unsigned_abs();
+        let mut site = || self.stack.and_then(&mut *site);
+        let op = match (self.out_of_memory, length) {
+            (true, _) => TensorOp::OutOfMemory { bytes: length.cast_unsigned(), site: site() },
+            (false, 0) => return None,
+            (false, 1..) => TensorOp::Allocated { address, bytes, site: site() },
+            (false, _) => TensorOp::Freed { address, bytes },
+        };
+        Some(EventKind::Tensor(TensorEvent { op, device, allocated, reserved }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::DecodeError;
     use super::*;
 
     /// A record as the probe writes it.
@@ -59,10 +79,16 @@ mod tests {
         out
     }
 
+    fn parse(bytes: &[u8]) -> Result<TensorRecord, DecodeError> {
+        Record::parse(bytes).map(|record| match record.body {
+            RecordBody::Tensor(tensor) => tensor,
+            other => panic!("{other:?}"),
+        })
+    }
+
     fn tensor_event(bytes: &[u8]) -> Option<TensorEvent> {
-        match decode(bytes).unwrap()? {
-            Record::Event(Event { kind: EventKind::Tensor(call), .. })
-            | Record::CallWithStack(Event { kind: EventKind::Tensor(call), .. }, _) => Some(call),
+        match parse(bytes).unwrap().event(&mut |_| None)? {
+            EventKind::Tensor(call) => Some(call),
             other => panic!("{other:?}"),
         }
     }
@@ -89,8 +115,13 @@ mod tests {
 
     #[test]
     fn stack_of_a_tensor_has_no_hook() {
-        let decoded = decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 44)).unwrap();
-        let Some(Record::CallWithStack(_, stack)) = decoded else { panic!("{decoded:?}") };
+        let decoded = parse(&record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 44)).unwrap();
+        let mut asked = None;
+        decoded.event(&mut |stack| {
+            asked = Some(stack);
+            None
+        });
+        let stack = asked.unwrap();
         assert_eq!((stack.hook, stack.stack, stack.known), (NO_HOOK, 44, false));
         assert!(crate::hooks::HOOKS.get(usize::from(NO_HOOK)).is_none());
     }
@@ -99,9 +130,9 @@ mod tests {
     fn truncated_or_invalid_records_are_rejected() {
         let complete = record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 0);
         for length in 0..complete.len() {
-            assert_eq!(decode(&complete[..length]), Err(DecodeError), "{length}");
+            assert_eq!(parse(&complete[..length]), Err(DecodeError), "{length}");
         }
-        assert_eq!(decode(&record(2, 512, 0, 0)), Err(DecodeError));
-        assert_eq!(decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, -1, 0)), Err(DecodeError));
+        assert_eq!(parse(&record(2, 512, 0, 0)), Err(DecodeError));
+        assert_eq!(parse(&record(wire::VS_TENSOR_ALLOC_FREE, 512, -1, 0)), Err(DecodeError));
     }
 }

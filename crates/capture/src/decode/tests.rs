@@ -9,11 +9,11 @@ use engine::model::event::{
 };
 use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, GraphExecId, GraphId, PhysicalHandleId,
-    PoolId, StreamId,
+    PoolId, SiteId, StreamId,
 };
 use engine::model::memory_kind::MemoryKind;
 
-use super::{CreatedObject, DecodeError, Record, StackRef, capture_end, decode, object};
+use super::{Handles, Record, RecordBody, StackRef};
 use crate::hooks::HOOKS;
 use crate::wire::{self, Call, CallDescriptor};
 
@@ -92,12 +92,24 @@ impl RecordBytes {
         bytes
     }
 
+    fn record(&self) -> Record {
+        Record::parse(&self.bytes()).unwrap()
+    }
+
+    /// Returns the events of the record, and the stacks that were resolved for them.
+    fn all_events(&self, objects: bool, handles: &mut Handles) -> (Vec<Event>, Vec<StackRef>) {
+        let (mut events, mut stacks) = (Vec::new(), Vec::new());
+        let mut site = |stack| {
+            stacks.push(stack);
+            Some(SiteId(stacks.len() as u32))
+        };
+        self.record().events(handles, objects, &mut site, &mut events);
+        (events, stacks)
+    }
+
+    /// Returns the first event.
     fn event(&self) -> Option<Event> {
-        match decode(&self.bytes()).unwrap() {
-            Some(Record::Event(event) | Record::CallWithStack(event, _)) => Some(event),
-            Some(other) => panic!("{other:?}"),
-            None => None,
-        }
+        self.all_events(false, &mut Handles::default()).0.into_iter().next()
     }
 
     fn kind(&self) -> EventKind {
@@ -167,10 +179,9 @@ fn failures_carry_requested_bytes_or_freed_key() {
 
 #[test]
 fn capture_end_follows_the_flag_of_the_probe() {
-    let second = |record: &RecordBytes| match capture_end(&record.bytes()) {
-        Some(Record::Event(event)) => Some(event.kind),
-        Some(other) => panic!("{other:?}"),
-        None => None,
+    let second = |record: &RecordBytes| {
+        let (events, _) = record.all_events(false, &mut Handles::default());
+        events.into_iter().nth(1).map(|event| event.kind)
     };
     let ended = |graph| EventKind::Graph(GraphCall::CaptureEnded { stream: StreamId(5), graph });
     for result in [1, 900, 908] {
@@ -326,7 +337,8 @@ fn device_is_the_lower_half_of_the_register() {
 fn device_uuid_is_decoded() {
     let fields = [(0, 0x0706_0504_0302_0100, 8), (8, 0x0f0e_0d0c_0b0a_0908, 8)];
     let record = RecordBytes::of("cuDeviceGetUuid_v2").args(&[1, 1]).descriptor(&fields);
-    let Ok(Some(Record::DeviceUuid(uuid))) = decode(&record.bytes()) else { panic!() };
+    let RecordBody::Call(call) = record.record().body else { panic!() };
+    let uuid = call.device_uuid().unwrap();
     assert_eq!(uuid.device, DeviceId(1));
     assert_eq!(uuid.uuid, std::array::from_fn(|i| i as u8));
 }
@@ -347,7 +359,7 @@ fn decode_never_panics_on_random_records() {
     assert_eq!(coverage.decoded, fuzz::DECODED.into());
     assert_eq!(coverage.events, fuzz::EVENTS.into());
     assert_eq!(coverage.stacks, ["addresses", "copy", "python"].into());
-    assert_eq!(decode(&[]), Err(DecodeError));
+    assert!(Record::parse(&[]).is_err());
 }
 
 #[test]
@@ -355,29 +367,69 @@ fn call_references_its_stack() {
     let mut record = RecordBytes::of("cuMemAlloc_v2");
     record.args[1] = 100;
     record.outs[0] = 0x1000;
-    assert!(matches!(decode(&record.bytes()), Ok(Some(Record::Event(_)))));
+    let site = |record: &RecordBytes| {
+        let (events, stacks) = record.all_events(true, &mut Handles::default());
+        let site = match &events[0].kind {
+            EventKind::Allocate(allocate) => allocate.site,
+            EventKind::Failed(failed) => failed.site,
+            other => panic!("{other:?}"),
+        };
+        (site, stacks)
+    };
+    assert_eq!(site(&record), (None, vec![]));
     record.stack = [5, 6];
     let hook = record.hook;
     for known in [false, true] {
         record.flags = if known { wire::VS_STACK_KNOWN } else { 0 };
         let expected = StackRef { hook, stack: 5, known, python: 6 };
-        let Ok(Some(Record::CallWithStack(_, found))) = decode(&record.bytes()) else { panic!() };
-        assert_eq!(found, expected);
+        assert_eq!(site(&record), (Some(SiteId(1)), vec![expected]));
     }
     // A failed call also has a stack: it shows where memory ran out.
     record.result = 2;
-    assert!(matches!(decode(&record.bytes()), Ok(Some(Record::CallWithStack(_, _)))));
+    assert_eq!(site(&record).0, Some(SiteId(1)));
 }
 
-/// Decodes the effect of a record on an object.
-fn object_event(record: &RecordBytes) -> Option<(EventKind, CreatedObject)> {
-    match object(&record.bytes())? {
-        Record::Object(event, details) => {
-            assert_eq!((event.entry_time.0, event.time.0), (100, 200));
-            Some((event.kind, details))
-        }
-        other => panic!("{other:?}"),
-    }
+#[test]
+fn context_of_an_allocation_is_that_of_its_stream() {
+    let mut handles = Handles::default();
+    let mut context = |record: RecordBytes| {
+        let (events, _) = record.all_events(false, &mut handles);
+        events.into_iter().find_map(|event| match event.kind {
+            EventKind::Allocate(allocate) => Some(allocate.context.map(|context| context.0)),
+            _ => None,
+        })
+    };
+    let allocate = |context| RecordBytes {
+        context,
+        ..RecordBytes::of("cuMemAllocAsync").args(&[1, 64, 5]).out(0x7f00)
+    };
+    assert_eq!(context(allocate(0xc1)), Some(Some(0xc1)));
+    assert_eq!(context(RecordBytes::of("cuStreamCreate").out(5)), None);
+    assert_eq!(context(allocate(0xc1)), Some(Some(0xc0)));
+    assert_eq!(context(RecordBytes::of("cuStreamDestroy_v2").args(&[5])), None);
+    assert_eq!(context(allocate(0xc1)), Some(Some(0xc1)));
+}
+
+#[test]
+fn capture_into_an_existing_graph_creates_no_graph() {
+    let mut handles = Handles::default();
+    let mut objects = |record: RecordBytes| {
+        let (events, _) = record.all_events(true, &mut handles);
+        events.iter().filter(|event| matches!(event.kind, EventKind::Object(_))).count()
+    };
+    let begin = |graph| RecordBytes::of("cuStreamBeginCaptureToGraph").args(&[5, graph]);
+    let end = || RecordBytes::of("cuStreamEndCapture").args(&[5, 1]).out(9);
+    assert_eq!([objects(begin(9)), objects(end()), objects(end())], [0, 0, 1]);
+    assert_eq!([objects(begin(8)), objects(end())], [0, 1]);
+}
+
+/// Returns the effect of a record on an object.
+fn object_event(record: &RecordBytes) -> Option<EventKind> {
+    let (events, _) = record.all_events(true, &mut Handles::default());
+    let (without, _) = record.all_events(false, &mut Handles::default());
+    let object = events.into_iter().nth(without.len())?;
+    assert_eq!((object.entry_time.0, object.time.0), (100, 200));
+    Some(object.kind)
 }
 
 fn created(kind: ObjectKind, context: Option<u64>) -> EventKind {
@@ -403,10 +455,10 @@ fn objects_that_end_with_a_context_carry_it() {
         ("cuLinkCreate_v2", ObjectKind::Linker),
     ] {
         let record = RecordBytes::of(symbol).out(0x77);
-        assert_eq!(object_event(&record).unwrap().0, created(kind, Some(0xc0)), "{symbol}");
+        assert_eq!(object_event(&record).unwrap(), created(kind, Some(0xc0)), "{symbol}");
     }
     let lost = RecordBytes { flags: 0, ..RecordBytes::of("cuEventCreate").out(0x77) };
-    assert_eq!(object_event(&lost).unwrap().0, created(ObjectKind::Event, None));
+    assert_eq!(object_event(&lost).unwrap(), created(ObjectKind::Event, None));
 }
 
 #[test]
@@ -423,13 +475,12 @@ fn objects_that_outlive_a_context_carry_none() {
         ("cuMemPoolImportFromShareableHandle", ObjectKind::Pool),
     ] {
         let record = RecordBytes::of(symbol).out(0x77);
-        assert_eq!(object_event(&record).unwrap().0, created(kind, None), "{symbol}");
+        assert_eq!(object_event(&record).unwrap(), created(kind, None), "{symbol}");
     }
     let pool = RecordBytes::of("cuMemPoolCreate").out(0x77).descriptor(&[(8, 1, 4)]);
-    assert_eq!(object_event(&pool).unwrap().0, created(ObjectKind::Pool, None));
+    assert_eq!(object_event(&pool).unwrap(), created(ObjectKind::Pool, None));
     let captured = RecordBytes::of("cuStreamEndCapture").args(&[5, 1]).out(0x77);
-    let details = CreatedObject { captured_on: Some(StreamId(5)), stack: None };
-    assert_eq!(object_event(&captured), Some((created(ObjectKind::Graph, None), details)));
+    assert_eq!(object_event(&captured), Some(created(ObjectKind::Graph, None)));
     let not_requested = RecordBytes::of("cuStreamEndCapture").args(&[5, 0]);
     assert_eq!(object_event(&not_requested), None);
 }
@@ -454,7 +505,7 @@ fn destroyed_object_is_argument_0() {
     ] {
         let record = RecordBytes::of(symbol).args(&[0x77]);
         let destroyed = EventKind::Object(ObjectCall::Destroyed { kind, handle: 0x77 });
-        assert_eq!(object_event(&record), Some((destroyed, CreatedObject::default())), "{symbol}");
+        assert_eq!(object_event(&record), Some(destroyed), "{symbol}");
     }
 }
 
@@ -465,9 +516,9 @@ fn unreadable_object_is_lost_and_failed_call_gives_none() {
         flags: wire::VS_OUT_UNREADABLE,
         ..RecordBytes::of("cuEventCreate").out(0x77)
     };
-    assert_eq!(object_event(&unreadable).unwrap().0, lost);
-    assert_eq!(object_event(&RecordBytes::of("cuEventCreate")).unwrap().0, lost);
-    assert_ne!(object_event(&RecordBytes::of("cuTexObjectCreate")).unwrap().0, lost);
+    assert_eq!(object_event(&unreadable).unwrap(), lost);
+    assert_eq!(object_event(&RecordBytes::of("cuEventCreate")).unwrap(), lost);
+    assert_ne!(object_event(&RecordBytes::of("cuTexObjectCreate")).unwrap(), lost);
     let failed = RecordBytes::of("cuEventCreate").result(2);
     assert_eq!(object_event(&failed), None);
     assert!(matches!(failed.event().unwrap().kind, EventKind::Failed(_)));
@@ -480,5 +531,11 @@ fn object_has_the_stack_of_its_call() {
     let record = RecordBytes { stack: [9, 4], ..RecordBytes::of("cuModuleLoadData").out(0x77) };
     let hook = record.hook;
     let expected = StackRef { hook, stack: 9, known: false, python: 4 };
-    assert_eq!(object_event(&record).unwrap().1.stack, Some(expected));
+    let (events, stacks) = record.all_events(true, &mut Handles::default());
+    assert_eq!(stacks, [expected]);
+    let Some(EventKind::Object(ObjectCall::Created { site, .. })) = events.last().map(|e| &e.kind)
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(*site, Some(SiteId(1)));
 }

@@ -2,7 +2,7 @@
 
 use engine::model::activity::CopyDirection;
 
-use super::{CallSemantics, CopyExtent, CopyRoute, CopySpec, Hook};
+use super::{CallSemantics, CopyExtent, CopyRoute, CopySpec, Hook, LaunchForm};
 
 const fn hook(symbol: &'static str, semantics: CallSemantics) -> Hook {
     Hook { symbol, semantics }
@@ -30,6 +30,12 @@ const fn unified(symbol: &'static str, asynchronous: bool) -> Hook {
 
 const fn batch(symbol: &'static str) -> Hook {
     let (route, extent) = (CopyRoute::Pointers, CopyExtent::Batch);
+    hook(symbol, CallSemantics::Copy(CopySpec { route, extent, asynchronous: true }))
+}
+
+/// Copies of volumes; argument `stream` is the stream.
+const fn volumes(symbol: &'static str, stream: u8) -> Hook {
+    let (route, extent) = (CopyRoute::Pointers, CopyExtent::Volumes { stream });
     hook(symbol, CallSemantics::Copy(CopySpec { route, extent, asynchronous: true }))
 }
 
@@ -63,12 +69,16 @@ use CopyDirection::{Array, DeviceToDevice, DeviceToHost, HostToDevice, Peer};
 /// Functions that launch kernels, name them, or copy or set memory.
 pub(super) const ACTIVITY: &[Hook] = &[
     // Kernels.
-    hook("cuLaunchKernel", CallSemantics::Launch { config: false }),
-    hook("cuLaunchKernel_ptsz", CallSemantics::Launch { config: false }),
-    hook("cuLaunchCooperativeKernel", CallSemantics::Launch { config: false }),
-    hook("cuLaunchCooperativeKernel_ptsz", CallSemantics::Launch { config: false }),
-    hook("cuLaunchKernelEx", CallSemantics::Launch { config: true }),
-    hook("cuLaunchKernelEx_ptsz", CallSemantics::Launch { config: true }),
+    hook("cuLaunchKernel", CallSemantics::Launch(LaunchForm::Shaped)),
+    hook("cuLaunchKernel_ptsz", CallSemantics::Launch(LaunchForm::Shaped)),
+    hook("cuLaunchCooperativeKernel", CallSemantics::Launch(LaunchForm::Shaped)),
+    hook("cuLaunchCooperativeKernel_ptsz", CallSemantics::Launch(LaunchForm::Shaped)),
+    hook("cuLaunchKernelEx", CallSemantics::Launch(LaunchForm::Config)),
+    hook("cuLaunchKernelEx_ptsz", CallSemantics::Launch(LaunchForm::Config)),
+    hook("cuLaunchCooperativeKernelMultiDevice", CallSemantics::Launch(LaunchForm::List)),
+    hook("cuLaunch", CallSemantics::Launch(LaunchForm::Unshaped { stream: None })),
+    hook("cuLaunchGrid", CallSemantics::Launch(LaunchForm::Unshaped { stream: None })),
+    hook("cuLaunchGridAsync", CallSemantics::Launch(LaunchForm::Unshaped { stream: Some(3) })),
     hook("cuModuleGetFunction", CallSemantics::KernelByName),
     hook("cuLibraryGetKernel", CallSemantics::KernelByName),
     hook("cuKernelGetFunction", CallSemantics::KernelFunction),
@@ -97,6 +107,10 @@ pub(super) const ACTIVITY: &[Hook] = &[
     batch("cuMemcpyBatchAsync_ptsz"),
     batch("cuMemcpyBatchAsync_v2"),
     batch("cuMemcpyBatchAsync_v2_ptsz"),
+    volumes("cuMemcpy3DBatchAsync", 4),
+    volumes("cuMemcpy3DBatchAsync_ptsz", 4),
+    volumes("cuMemcpy3DBatchAsync_v2", 3),
+    volumes("cuMemcpy3DBatchAsync_v2_ptsz", 3),
     copy("cuMemcpyPeer", Peer, 4, false),
     copy("cuMemcpyPeer_ptds", Peer, 4, false),
     copy("cuMemcpyPeerAsync", Peer, 4, true),

@@ -3,7 +3,7 @@
 use engine::model::activity::CopyDirection;
 
 use super::{
-    CallSemantics, CopyExtent, CopyRoute, CopySpec, DescriptorType, FlagsSource, Hook,
+    CallSemantics, CopyExtent, CopyRoute, CopySpec, DescriptorType, FlagsSource, Hook, LaunchForm,
     ObjectEffect, PointerSource, SizeSource,
 };
 use crate::wire::{self, WireHook};
@@ -163,8 +163,7 @@ impl Hook {
             CallSemantics::KernelByName => plain.action(wire::VS_ACTION_NAME).out(0, 0, 8).size(2),
             CallSemantics::KernelName => plain.action(wire::VS_ACTION_GET_NAME).out(0, 0, 8),
             CallSemantics::KernelFunction => plain.out(0, 0, 8),
-            CallSemantics::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
-            CallSemantics::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
+            CallSemantics::Launch(form) => launch(form),
             CallSemantics::Copy(copy) => self::copy(copy),
             CallSemantics::ObjectCreate { handle, .. } => {
                 plain.class(wire::VS_CLASS_OBJECT).out(0, handle, 8)
@@ -179,6 +178,22 @@ impl Hook {
             | CallSemantics::GraphDestroy
             | CallSemantics::GraphTrim
             | CallSemantics::GreenDestroy => plain,
+        }
+    }
+}
+
+const fn launch(form: LaunchForm) -> WireHook {
+    let plain = WireHook::PLAIN;
+    match form {
+        LaunchForm::Shaped => plain.action(wire::VS_ACTION_LAUNCH),
+        LaunchForm::Config => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
+        LaunchForm::List => plain.action(wire::VS_ACTION_LAUNCH_LIST),
+        LaunchForm::Unshaped { stream } => {
+            let mut row = plain.action(wire::VS_ACTION_LAUNCH_UNSHAPED);
+            if let Some(stream) = stream {
+                row.stream_argument = stream;
+            }
+            row
         }
     }
 }
@@ -205,12 +220,18 @@ const fn copy(copy: CopySpec) -> WireHook {
             row
         }
         CopyExtent::Batch => row,
+        CopyExtent::Volumes { stream } => {
+            let mut row = row;
+            row.stream_argument = stream;
+            row
+        }
     };
     row.measure = match copy.extent {
         CopyExtent::Elements { .. } | CopyExtent::Area { .. } => wire::VS_MEASURE_ARGUMENT,
         CopyExtent::Flat => wire::VS_MEASURE_2D,
         CopyExtent::Deep => wire::VS_MEASURE_3D,
         CopyExtent::Batch => wire::VS_MEASURE_BATCH,
+        CopyExtent::Volumes { .. } => wire::VS_MEASURE_VOLUMES,
     } as u8;
     row.direction = match copy.route {
         CopyRoute::Fixed(direction) => direction_number(direction),

@@ -62,7 +62,7 @@ impl CallSemantics {
             Self::DeviceUuid => "maps an ordinal to a GPU",
             Self::KernelByName | Self::KernelName => "returns the name of a kernel",
             Self::KernelFunction => "second handle of a kernel",
-            Self::Launch { .. } => "launch, counted in BPF",
+            Self::Launch(_) => "launch, counted in BPF",
             Self::Copy(copy) => match copy.route {
                 CopyRoute::Fixed(CopyDirection::Memset) => "memset, counted in BPF",
                 _ => "copy, counted in BPF",

@@ -216,10 +216,7 @@ pub enum CallSemantics {
     /// function*, kernel.
     KernelFunction,
     /// Launches a kernel.
-    Launch {
-        /// The shape is in a structure in argument 0, and the kernel is argument 1.
-        config: bool,
-    },
+    Launch(LaunchForm),
     /// Copies or sets memory.
     Copy(CopySpec),
     /// Creates an object that does not affect memory.
@@ -231,6 +228,22 @@ pub enum CallSemantics {
     },
     /// Destroys the object in argument 0.
     ObjectDestroy(ObjectKind),
+}
+
+/// Where a function finds the kernel and its shape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaunchForm {
+    /// The kernel is argument 0; its shape follows.
+    Shaped,
+    /// The shape is in a structure in argument 0, and the kernel is argument 1.
+    Config,
+    /// The kernel is argument 0; at least its block was set before, by other functions.
+    Unshaped {
+        /// The argument with the stream; `None`: the default stream.
+        stream: Option<u8>,
+    },
+    /// A list of `CUDA_LAUNCH_PARAMS`, and its length.
+    List,
 }
 
 /// A copy or a memset.
@@ -276,6 +289,11 @@ pub enum CopyExtent {
     Deep,
     /// The arguments are destinations*, sources*, sizes* and count.
     Batch,
+    /// The arguments are count and `CUDA_MEMCPY3D_BATCH_OP`*.
+    Volumes {
+        /// The argument with the stream.
+        stream: u8,
+    },
 }
 
 /// Functions that are probed together.
@@ -302,23 +320,10 @@ impl CallSemantics {
             Self::KernelByName | Self::KernelName | Self::KernelFunction | Self::Copy(_) => {
                 HookGroup::Activity
             }
-            Self::Launch { .. } => HookGroup::Launches,
+            Self::Launch(_) => HookGroup::Launches,
             Self::ObjectCreate { .. } | Self::ObjectDestroy(_) => HookGroup::Objects,
             _ => HookGroup::Memory,
         }
-    }
-
-    /// Returns whether the call only creates or destroys a stream or a green context.
-    pub(crate) const fn binds_handle(&self) -> bool {
-        matches!(
-            self,
-            Self::StreamCreate
-                | Self::GreenStreamCreate
-                | Self::StreamDestroy
-                | Self::GreenCreate
-                | Self::GreenDestroy
-                | Self::ContextFromGreen
-        )
     }
 }
 

@@ -6,7 +6,6 @@ use super::HOOKS;
 
 /// Prefixes of unhooked functions, longest first if they overlap, and why they need no hook.
 const UNHOOKED_PREFIXES: &[(&str, &str)] = &[
-    ("cuMemcpy3DBatchAsync", "batches of volumes: not counted as copies"),
     ("cuMemcpy3DWithAttributesAsync", "volumes with attributes: not counted as copies"),
     ("cuMemcpy", "copies with 32-bit sizes, from before CUDA 3.2"),
     ("cuMemset", "memsets with 32-bit sizes, from before CUDA 3.2"),

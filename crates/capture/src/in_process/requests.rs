@@ -8,21 +8,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use engine::model::ids::Pid;
 
+use crate::session::EventWaker;
+
 /// File name of the socket in the collector's directory.
 pub const SOCKET_FILE: &str = "socket";
 
-/// Ends the collector's wait for records.
-#[derive(Clone, Copy, Debug)]
-pub struct Waker(pub(super) &'static AtomicU32);
+/// Ends the wait of a session for records.
+#[derive(Clone, Debug)]
+pub enum Waker {
+    /// Of in-process tracing.
+    Futex(&'static AtomicU32),
+    /// Of probes.
+    Event(EventWaker),
+}
 
 impl Waker {
-    /// Wakes the collector, if it waits.
-    pub fn wake(self) {
-        self.0.fetch_add(1, Ordering::Release);
-        // SAFETY: the word is in the mapped control file, which is never unmapped.
-        unsafe {
-            let word = self.0.as_ptr();
-            libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1);
+    /// Ends the wait, if there is one.
+    pub fn wake(&self) {
+        match self {
+            Self::Event(waker) => waker.wake(),
+            Self::Futex(word) => {
+                word.fetch_add(1, Ordering::Release);
+                // SAFETY: the word is in the mapped control file, which is never unmapped.
+                unsafe {
+                    libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
+                }
+            }
         }
     }
 }

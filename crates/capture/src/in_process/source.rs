@@ -18,16 +18,18 @@ use super::process_end::ProcessEnd;
 use super::requests::Waker;
 use super::tables::{Areas, Tables};
 use crate::clock;
-use crate::decode::{ExecGeneration, Record, decode_all};
+use crate::decode::{ExecGeneration, Record, RecordBody};
 use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::libraries::MmapEvent;
-use crate::session::liveness::LivenessTracker;
+use crate::session::processes::ProcessTable;
 use crate::session::{Notice, SessionOptions, Source, StackMode};
 use crate::stacks::{StackRecord, mmap_events, read};
 
 /// Maximum bytes of records per batch.
 const BATCH_BYTES: usize = 1 << 20;
+/// Maximum wait: processes wake the collector only if a ring fills.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum wait after a large batch.
 const SHORT_WAIT: Duration = Duration::from_millis(1);
 /// Size from which a batch is large.
@@ -38,7 +40,6 @@ pub(crate) struct InProcess {
     dir: CollectorDir,
     control: &'static Control,
     areas: Rc<RefCell<Areas>>,
-    objects: bool,
     stacks: Vec<StackRecord>,
     decode_errors: u64,
     /// The last batch left records in a ring.
@@ -68,7 +69,6 @@ impl InProcess {
             dir,
             control,
             areas: Rc::default(),
-            objects: options.objects,
             stacks: Vec::new(),
             decode_errors: 0,
             has_more: false,
@@ -209,29 +209,28 @@ fn missing_loss(area: &Area) -> Option<Record> {
 /// Returns one loss per function whose calls are not recorded.
 fn loss_of(area: &Area, functions: usize) -> Record {
     let lost = LostDelta { other: functions as u64, ..LostDelta::default() };
-    Record::Event(event(area, EventKind::Lost(lost)))
+    record(area, RecordBody::Lost(lost))
 }
 
-fn event(area: &Area, kind: EventKind) -> Event {
-    let now = clock::monotonic();
-    Event { pid: area.pid, tid: Tid(area.pid.0), entry_time: now, time: now, kind }
+fn record(area: &Area, body: RecordBody) -> Record {
+    Record::at(area.pid, Tid(area.pid.0), clock::monotonic(), body)
 }
 
 fn end_record(area: &Area, end: ProcessEnd) -> Record {
-    match end {
-        ProcessEnd::Exit => Record::Event(event(area, EventKind::Exit)),
-        ProcessEnd::Exec => {
-            let next = ExecGeneration(area.exec_gen.0.wrapping_add(1));
-            Record::Exec(event(area, EventKind::Exec), next)
-        }
-    }
+    record(
+        area,
+        match end {
+            ProcessEnd::Exit => RecordBody::Exit,
+            ProcessEnd::Exec => RecordBody::Exec(ExecGeneration(area.exec_gen.0.wrapping_add(1))),
+        },
+    )
 }
 
 impl Source for InProcess {
-    fn wait(&self, timeout: Duration) {
+    fn wait(&mut self, timeout: Duration) {
         if !self.has_more {
             let is_large = self.last_bytes >= LARGE_BATCH_BYTES;
-            self.sleep(if is_large { timeout.min(SHORT_WAIT) } else { timeout });
+            self.sleep(timeout.min(if is_large { SHORT_WAIT } else { POLL_INTERVAL }));
         }
     }
 
@@ -254,15 +253,13 @@ impl Source for InProcess {
         self.areas.borrow().open.iter().all(|area| area.has_read(position))
     }
 
-    fn drain_records(&mut self) -> Vec<Record> {
+    fn drain_records(&mut self) -> Result<Vec<Record>, Error> {
         let mut areas = self.areas.borrow_mut();
         let mut records = Vec::new();
         let processes = std::mem::take(&mut self.untraced);
         if processes > 0 {
-            let (pid, now) = (Pid(0), clock::monotonic());
-            let kind = EventKind::Lost(LostDelta { processes, ..LostDelta::default() });
-            let event = Event { pid, tid: Tid(0), entry_time: now, time: now, kind };
-            records.push(Record::Event(event));
+            let lost = RecordBody::Lost(LostDelta { processes, ..LostDelta::default() });
+            records.push(Record::at(Pid(0), Tid(0), clock::monotonic(), lost));
         }
         (self.has_more, self.last_bytes) = (false, 0);
         let share = BATCH_BYTES / areas.open.len().max(1);
@@ -277,7 +274,10 @@ impl Source for InProcess {
             let mut bytes_read = 0;
             let consumed = area.records(share.max(4096), |bytes| {
                 bytes_read += bytes.len();
-                decode_all(bytes, self.objects, &mut records, decode_errors);
+                match Record::parse(bytes) {
+                    Ok(record) => records.push(record),
+                    Err(_) => *decode_errors += 1,
+                }
                 // The first record announces the process.
                 if !area.is_announced.replace(true) {
                     records.extend(missing_loss(area));
@@ -296,7 +296,7 @@ impl Source for InProcess {
                 area.is_done = true;
             }
         }
-        records
+        Ok(records)
     }
 
     fn drain_stacks(&mut self) -> Vec<StackRecord> {
@@ -331,18 +331,19 @@ impl Source for InProcess {
         }
     }
 
-    fn drain_tensor_events(&mut self, _now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
+    fn drain_tensor_events(&mut self, _now: Timestamp, processes: &ProcessTable) -> Vec<Event> {
         let mut events = Vec::new();
         for area in &mut self.areas.borrow_mut().open {
-            let state = tensor_tracking(area).filter(|_| liveness.contains(area.pid));
+            let state = tensor_tracking(area).filter(|_| processes.contains(area.pid));
             if state.is_none() || area.tensors == state {
                 continue;
             }
             area.tensors = state;
             let since = Timestamp(area.header().torch_since.load(Ordering::Relaxed));
             events.extend(state.map(|state| {
-                let event = event(area, EventKind::Torch(state));
-                Event { entry_time: since.min(event.time), ..event }
+                let (pid, tid, time) = (area.pid, Tid(area.pid.0), clock::monotonic());
+                let (entry_time, kind) = (since.min(time), EventKind::Torch(state));
+                Event { pid, tid, entry_time, time, kind }
             }));
             if let Some(TensorTracking::Unavailable(reason)) = state {
                 self.notices.push(Notice::TensorsUnavailable { pid: area.pid, reason });
@@ -355,12 +356,11 @@ impl Source for InProcess {
         std::mem::take(&mut self.notices)
     }
 
-    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
+    fn limit_stacks(&mut self, max: StackMode) {
         self.control.stacks.store(max.wire().min(self.stack_mode), Ordering::Relaxed);
-        Ok(())
     }
 
-    fn waker(&self) -> Option<Waker> {
-        Some(Waker(&self.control.wakes))
+    fn waker(&self) -> Waker {
+        Waker::Futex(&self.control.wakes)
     }
 }

@@ -1,10 +1,10 @@
-//! Detects processes that map another copy of the driver, within the polling interval: a dummy perf
+//! Detects processes that map another copy of the driver, within milliseconds: a dummy perf
 //! event per CPU reports every executable mapping. Costs nothing while no code is mapped, and needs
 //! no probe.
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -63,6 +63,11 @@ impl MmapWatcher {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
         let buffers = cpus(&online).into_iter().map(PerfBuffer::open).collect::<io::Result<_>>()?;
         Ok(Self { buffers })
+    }
+
+    /// Returns descriptors that become ready with new mappings.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.buffers.iter().map(|buffer| buffer.event.as_fd())
     }
 
     /// Returns the mappings since the last call.
@@ -133,7 +138,7 @@ fn inspect(record: &[u8], batch: &mut MmapBatch) {
 struct PerfBuffer {
     base: NonNull<u8>,
     page: usize,
-    _event: OwnedFd,
+    event: OwnedFd,
 }
 
 impl PerfBuffer {
@@ -146,9 +151,9 @@ impl PerfBuffer {
         };
         attr.set_mmap(1);
         attr.set_mmap2(1);
+        // The descriptor is ready after each record.
         attr.set_watermark(1);
-        // No wakeups: the reader polls.
-        attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+        attr.__bindgen_anon_2.wakeup_watermark = 1;
         // SAFETY: attr is a valid, fully initialized structure of the size it states.
         let fd = unsafe {
             perf::perf_event_open(
@@ -181,7 +186,7 @@ impl PerfBuffer {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { base, page, _event: event })
+        Ok(Self { base, page, event })
     }
 
     /// Returns the page shared with the kernel. Not a reference: the kernel can write to it at any

@@ -21,9 +21,9 @@ impl Session {
         self.source.has_read(mark.0)
     }
 
-    /// Returns what ends a wait for records early; `None` for probes.
+    /// Returns what ends a wait for records early.
     #[must_use]
-    pub fn waker(&self) -> Option<Waker> {
+    pub fn waker(&self) -> Waker {
         self.source.waker()
     }
 }

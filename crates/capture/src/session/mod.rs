@@ -6,10 +6,11 @@ mod attach;
 mod captures;
 mod driver_reports;
 pub(crate) mod enrich;
-pub(super) mod liveness;
+pub(crate) mod liveness;
 mod load;
 mod marks;
 mod options;
+pub(crate) mod processes;
 mod read;
 mod source;
 pub(super) mod tensor_mode;
@@ -33,32 +34,32 @@ pub(crate) use source::Source;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use engine::model::cuda_object::ObjectCall;
-use engine::model::event::{Event, EventKind, LostDelta, VmmCall};
+use engine::model::event::{Event, EventKind, LostDelta, ProcessInfo};
 use engine::model::ids::{Pid, Tid};
 use engine::model::units::Timestamp;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::clock;
-use crate::containers::ContainerResolver;
-use crate::decode::{ExecGeneration, KernelNameRecord, Record};
+use crate::decode::{ExecGeneration, ProcessRecord, Record, RecordBody};
 use crate::error::Error;
 use crate::gpus::GpuInfo;
 use crate::in_process::{CollectorDir, InProcess};
 use crate::plan::AttachPlan;
-use crate::session::liveness::{LivenessTracker, require};
+use crate::session::liveness::require;
 use crate::stacks::{SiteResolver, StackTables};
 use attach::drivers::DriverAttachments;
 use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
-use enrich::driver_usage::DriverUsage;
-use enrich::handles::HandleMap;
-use enrich::identity::IdentityResolver;
+use enrich::host_facts::HostFacts;
 use load::attach_mode::choose;
-use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
+use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, map_error};
+use processes::ProcessTable;
 use read::activity::{ActivityCounters, ActivityDelta, Ended};
 use read::counters::{LossReader, PendingLosses, Unannounced};
-use read::record_ring::RecordRing;
+use read::record_ring::{RecordRing, ring_error};
+use read::ring::Ring;
+pub use read::waiter::EventWaker;
+use read::waiter::Waiter;
 use source::Probes;
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
@@ -99,11 +100,10 @@ pub struct Session {
     plan: Option<AttachPlan>,
     source: Box<dyn Source>,
     losses: LossReader,
-    liveness: LivenessTracker,
-    driver_usage: DriverUsage,
-    containers: ContainerResolver,
-    identities: IdentityResolver,
-    handles: HandleMap,
+    processes: ProcessTable,
+    host: HostFacts,
+    /// CUDA objects are tracked.
+    objects: bool,
     activity: Option<ActivityCounters>,
     sites: Option<SiteResolver>,
     target: Target,
@@ -149,9 +149,10 @@ impl Session {
         if let Some(torch) = &mut torch {
             torch.scan(&loaded, &[], true);
         }
-        let runtime_config =
-            RuntimeConfig { attached_at: clock::boot(), ..RuntimeConfig::default() };
-        loaded.set(runtime_config)?;
+        loaded.runtime_config.set_attached_at(clock::boot());
+        let rings = std::iter::once(&ring.records).chain(&ring.stacks).map(Ring::fd);
+        let waiter =
+            Waiter::new(rings, drivers.mmap_fds()).map_err(|cause| ring_error("records", cause))?;
         let mut sites = options.stacks.is_enabled().then(|| site_resolver(&loaded)).transpose()?;
         if let Some(sites) = &mut sites {
             // Their stacks are readable from the first call on.
@@ -161,11 +162,9 @@ impl Session {
         }
         Ok(Self {
             losses: LossReader::new(&loaded)?,
-            liveness: LivenessTracker::default(),
-            driver_usage: DriverUsage::open(),
-            containers: ContainerResolver::new(&options.logs),
-            identities: IdentityResolver::default(),
-            handles: HandleMap::default(),
+            processes: ProcessTable::default(),
+            host: HostFacts::open(&options.logs),
+            objects: options.objects,
             activity: options.activity.map(|_| ActivityCounters::new(&loaded)).transpose()?,
             sites,
             target: options.target.clone(),
@@ -177,7 +176,7 @@ impl Session {
                 ring,
                 torch,
                 last_scan: Instant::now(),
-                runtime_config,
+                waiter,
                 _lifecycle_links: lifecycle_links,
                 loaded,
             }),
@@ -197,11 +196,9 @@ impl Session {
         let activity = options.activity;
         Ok(Self {
             losses: LossReader::with_table(tables.losses()),
-            liveness: LivenessTracker::default(),
-            driver_usage: DriverUsage::open(),
-            containers: ContainerResolver::new(&options.logs),
-            identities: IdentityResolver::default(),
-            handles: HandleMap::default(),
+            processes: ProcessTable::default(),
+            host: HostFacts::open(&options.logs),
+            objects: options.objects,
             activity: activity
                 .map(|_| ActivityCounters::with_tables(tables.launches(), tables.copies())),
             sites: sites.transpose()?,
@@ -220,7 +217,7 @@ impl Session {
     /// Returns the GPUs of this host; empty if neither NVML nor nvidia-smi is available.
     #[must_use]
     pub fn gpus(&self) -> &[GpuInfo] {
-        self.driver_usage.gpus()
+        self.host.usage.gpus()
     }
 
     /// Waits for records, at most this long, and returns the events in order.
@@ -246,13 +243,13 @@ impl Session {
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.source.scan()?;
         let mapped = self.source.drain_mmaps();
-        self.containers.prefetch(self.source.drain_new_processes());
+        self.host.containers.prefetch(self.source.drain_new_processes());
         let written = self.source.written();
         if let Some(activity) = &mut self.activity {
             activity.read(last, written)?;
         }
         let read_from = clock::monotonic();
-        let records = self.source.drain_records();
+        let records = self.source.drain_records()?;
         let stacks = self.source.drain_stacks();
         let now = clock::monotonic();
         let lost = self.source.poll_lost()?;
@@ -262,9 +259,9 @@ impl Session {
         let mut pending = Pending { activity, losses };
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.sites {
-            sites.update(mapped, stacks, |pid| self.liveness.contains(pid));
+            sites.update(mapped, stacks, |pid| self.processes.contains(pid));
         }
-        for record in records {
+        for record in &records {
             self.apply_record(record, now, &mut pending, &mut events);
         }
         // A process that mapped the driver after it was probed is announced with its first call.
@@ -274,36 +271,33 @@ impl Session {
             Target::All => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
-        self.driver_usage.request_after(&events);
-        let usage = self.driver_usage.poll((read_from, now), &mut self.liveness, wanted);
-        let usage = self.identities.with_identities(usage, now);
-        events.extend(self.containers.with_containers(usage, now));
-        events.extend(self.containers.poll_names(now));
+        self.host.usage.request_after(&events);
+        events.extend(self.host.poll((read_from, now), &mut self.processes, wanted));
         // A record that cannot be decoded is lost, and its process is unknown.
         let other = self.source.drain_decode_errors();
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
         self.drain_losses(last, now, &mut pending, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.source.is_drained();
-        let dead = if is_drained { self.liveness.drain_dead(now) } else { Vec::new() };
+        let dead = if is_drained { self.processes.drain_dead(now) } else { Vec::new() };
         // Read the counters of these processes a last time before they are dropped.
         if let Some(activity) = &mut self.activity {
-            let ended = |event: &Event| {
-                let start = self.liveness.start(event.pid);
-                Ended { pid: event.pid, start, current_gen: None }
+            let ended = |exit: &Record| {
+                let start = self.processes.start(exit.pid);
+                Ended { pid: exit.pid, start, current_gen: None }
             };
             let ended: Vec<_> = dead.iter().map(ended).collect();
-            activity.poll_ended(&ended, now, &mut pending.activity)?;
+            activity.poll_ended(&ended, now, &mut pending.activity, &mut self.processes)?;
         }
-        for event in dead {
-            self.apply_record(Record::Event(event), now, &mut pending, &mut events);
+        for exit in dead {
+            self.apply_record(&exit, now, &mut pending, &mut events);
         }
-        let started = |pid| self.liveness.start(pid).filter(|_| !last);
+        let started = |pid| self.processes.start(pid).filter(|_| !last);
         events.extend(pending.activity.drain_all(started));
         if let Some(activity) = &mut self.activity {
             activity.defer(std::mem::take(&mut pending.activity));
         }
-        events.extend(self.source.drain_tensor_events(now, &self.liveness));
+        events.extend(self.source.drain_tensor_events(now, &self.processes));
         if let Some(sites) = &mut self.sites {
             let event = |frames| {
                 let kind = EventKind::Site(frames);
@@ -311,8 +305,8 @@ impl Session {
             };
             events.extend(sites.drain_resolved(last).into_iter().map(event));
         }
-        if is_drained && (may_have_missed_exits || self.liveness.is_due(now)) {
-            self.liveness.sweep(now);
+        if is_drained && (may_have_missed_exits || self.processes.is_due(now)) {
+            self.processes.sweep(now);
         }
         Ok(events)
     }
@@ -327,15 +321,15 @@ impl Session {
         let failure = self.sites.as_mut().and_then(SiteResolver::take_symbolizer_failure);
         notices.extend(failure.map(|reason| Notice::NoNames { reason }));
         notices.extend(
-            self.driver_usage.take_failure().map(|reason| Notice::UsageUnavailable { reason }),
+            self.host.usage.take_failure().map(|reason| Notice::UsageUnavailable { reason }),
         );
         notices
     }
 
     /// Limits the stack mode: captures cheaper stacks than configured, or none, from now on. Calls
     /// are still recorded.
-    pub fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
-        self.source.limit_stacks(max)
+    pub fn limit_stacks(&mut self, max: StackMode) {
+        self.source.limit_stacks(max);
     }
 
     /// Reads the activity counters: periodically, and when a process exits or calls exec.
@@ -351,9 +345,11 @@ impl Session {
         let mut delta = ActivityDelta::default();
         if let Some(activity) = &mut self.activity {
             delta = activity.take_deferred();
-            activity.observe_names(records);
-            activity.poll_ended(&ended, now, &mut delta)?;
-            activity.poll(now, &mut delta, |position| last || self.source.has_read(position));
+            let processes = &mut self.processes;
+            activity.observe_names(records, processes);
+            activity.poll_ended(&ended, now, &mut delta, processes)?;
+            let is_read = |position| last || self.source.has_read(position);
+            activity.poll(now, &mut delta, processes, is_read);
         }
         Ok(delta)
     }
@@ -363,152 +359,122 @@ impl Session {
         let mut starts = HashMap::new();
         let mut ended = Vec::new();
         for record in records {
-            let (pid, current_gen) = match record {
-                Record::ProcessStart(Event { pid, kind: EventKind::Process(info), .. }, _) => {
-                    starts.insert(*pid, info.start);
+            let pid = record.pid;
+            let current_gen = match &record.body {
+                RecordBody::Process(process) => {
+                    starts.insert(pid, process.start);
                     continue;
                 }
-                Record::Event(Event { pid, kind: EventKind::Exit, .. }) => (*pid, None),
-                Record::Exec(event, exec_gen) => (event.pid, Some(*exec_gen)),
+                RecordBody::Exit => None,
+                RecordBody::Exec(exec_gen) => Some(*exec_gen),
                 _ => continue,
             };
-            let start = starts.get(&pid).copied().or_else(|| self.liveness.start(pid));
+            let start = starts.get(&pid).copied().or_else(|| self.processes.start(pid));
             ended.push(Ended { pid, start, current_gen });
         }
         ended
     }
 
-    /// Turns a record into events, or keeps its content for later events.
+    /// Adds the events of a record, and updates the process table.
     fn apply_record(
         &mut self,
-        record: Record,
+        record: &Record,
         now: Timestamp,
         pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
-        match record {
-            Record::Event(mut event) => {
-                if matches!(event.kind, EventKind::Exit) {
-                    let start = self.liveness.start(event.pid).unwrap_or(0);
-                    events.extend(pending.drain(event.pid, start, None, now));
-                }
-                events.extend(self.handles.ended_with(&event));
-                self.handles.resolve(&mut event);
-                self.follow(event, None, now, events);
+        let pid = record.pid;
+        match &record.body {
+            RecordBody::Process(process) => {
+                self.announce(record, process, now, pending, events);
             }
-            Record::CallWithStack(mut event, stack) => {
-                let site = self.sites.as_mut().and_then(|sites| sites.site(event.pid, stack));
-                match &mut event.kind {
-                    EventKind::Allocate(allocate) => allocate.site = site,
-                    EventKind::Vmm(VmmCall::Create { site: target, .. }) => *target = site,
-                    EventKind::Failed(failed) => failed.site = site,
-                    EventKind::Tensor(call) => call.set_site(site),
-                    _ => {}
-                }
-                self.handles.resolve(&mut event);
-                self.follow(event, None, now, events);
+            RecordBody::Exec(exec_gen) => {
+                self.end_program(record, Some(*exec_gen), now, pending, events);
             }
-            Record::Object(mut event, created) => {
-                if let EventKind::Object(ObjectCall::Created { handle, site, .. }) = &mut event.kind
+            RecordBody::Exit => self.end_program(record, None, now, pending, events),
+            RecordBody::KernelName(named) => {
+                if let Some(activity) = &mut self.activity {
+                    activity.apply_name(record, named, self.processes.entry(pid), events);
+                }
+            }
+            body => {
+                let first = events.len();
+                if let RecordBody::Call(call) = body
+                    && let Some(uuid) = call.device_uuid()
+                    && let Some(process) = self.processes.get_mut(pid)
                 {
-                    let pid = event.pid;
-                    let keeps = |stream| self.handles.keeps_graph(pid, stream, *handle);
-                    if created.captured_on.is_some_and(keeps) {
-                        return;
-                    }
-                    let sites = self.sites.as_mut().zip(created.stack);
-                    *site = sites.and_then(|(sites, stack)| sites.site(pid, stack));
+                    let gpus = self.host.usage.device_uuid_reported(&uuid, process);
+                    events.extend(gpus.map(|kind| record.event(kind)));
                 }
-                self.handles.resolve(&mut event);
-                events.push(event);
+                let handles = &mut self.processes.entry(pid).handles;
+                let sites = &mut self.sites;
+                let mut site = |stack| sites.as_mut()?.site(pid, stack);
+                record.events(handles, self.objects, &mut site, events);
+                events.iter().skip(first).for_each(|event| self.source.observe(event));
             }
-            Record::ProcessStart(event, exec_gen) => {
-                self.end_older(&event, exec_gen, now, pending, events);
-                if let Some(sites) = &mut self.sites {
-                    sites.process_started(event.pid, Some(exec_gen));
-                }
-                self.source.process_examined(event.pid, exec_gen);
-                self.follow(event, Some(exec_gen), now, events);
-            }
-            Record::Exec(event, exec_gen) => {
-                let start = self.liveness.start(event.pid).unwrap_or(0);
-                events.extend(pending.drain(event.pid, start, Some(exec_gen), now));
-                self.follow(event, Some(exec_gen), now, events);
-            }
-            Record::HandleBinding(bound) => {
-                let pid = bound.pid;
-                let event = |kind| Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
-                events.extend(self.handles.apply(&bound).map(event));
-            }
-            Record::KernelName(named) => {
-                let KernelNameRecord { pid, at, .. } = named;
-                let activity = self.activity.as_mut();
-                let named = activity.map(|activity| activity.apply_name(named)).unwrap_or_default();
-                let event = |activity| {
-                    let kind = EventKind::Activity(activity);
-                    Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind }
-                };
-                events.extend(named.into_iter().map(event));
-            }
-            Record::DeviceUuid(uuid) if self.liveness.contains(uuid.pid) => {
-                events.extend(self.driver_usage.device_uuid_reported(&uuid, now));
-            }
-            Record::DeviceUuid(_) => {}
         }
     }
 
-    /// Updates the state of processes and adds the event, with further ones if a process starts.
-    /// `exec_gen`: the exec generation of a new process, or after an exec.
-    fn follow(
+    /// Adds a new process, with what the host knows of it.
+    fn announce(
         &mut self,
-        mut event: Event,
-        exec_gen: Option<ExecGeneration>,
+        record: &Record,
+        announced: &ProcessRecord,
         now: Timestamp,
+        pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
-        self.source.observe(&event);
-        let [mut container, mut gpus, mut identity] = [None, None, None];
-        match &mut event.kind {
-            EventKind::Process(info) => {
-                info.before_trace = self.source.predates_trace(event.pid, info.start);
-                self.liveness.insert(event.pid, info.start, exec_gen);
-                // First what is gone when the process exits.
-                container = self.containers.process_started(event.pid, now);
-                identity = self.identities.process_started(event.pid, info.uid, now);
-                gpus = self.driver_usage.process_started(event.pid, now);
-            }
-            EventKind::Exit | EventKind::Exec => {
-                let start = self.liveness.start(event.pid).unwrap_or(0);
-                self.losses.process_exited(event.pid, start, exec_gen);
-                self.drop_process(event.pid, start, exec_gen, event.time);
-            }
-            _ => {}
+        let (pid, ProcessRecord { start, uid, name, exec_gen }) = (record.pid, announced);
+        self.end_older(record, announced, now, pending, events);
+        if let Some(sites) = &mut self.sites {
+            sites.process_started(pid, Some(*exec_gen));
         }
-        events.push(event);
-        events.extend(identity.into_iter().chain(container).chain(gpus));
+        self.source.process_examined(pid, *exec_gen);
+        let before_trace = self.source.predates_trace(pid, *start);
+        let info = ProcessInfo { start: *start, uid: *uid, name: name.clone(), before_trace };
+        events.push(record.event(EventKind::Process(info)));
+        let process = self.processes.announce(pid, *start, Some(*exec_gen));
+        events.extend(self.host.of_process(pid, *uid, process, now));
+    }
+
+    /// Ends the program of a process that exited, or that runs another exec generation since.
+    fn end_program(
+        &mut self,
+        record: &Record,
+        exec_gen: Option<ExecGeneration>,
+        now: Timestamp,
+        pending: &mut Pending,
+        events: &mut Vec<Event>,
+    ) {
+        let pid = record.pid;
+        let start = self.processes.start(pid).unwrap_or(0);
+        events.extend(pending.drain(pid, start, exec_gen, now));
+        self.losses.process_exited(pid, start, exec_gen);
+        self.drop_process(pid, start, exec_gen, record.time);
+        let kind = if exec_gen.is_some() { EventKind::Exec } else { EventKind::Exit };
+        events.push(record.event(kind));
     }
 
     /// Ends the previous process with this pid, or the program that ran in this process before, if
     /// that was not seen. The new program starts without any state of the old one.
     fn end_older(
         &mut self,
-        event: &Event,
-        exec_gen: ExecGeneration,
+        record: &Record,
+        announced: &ProcessRecord,
         now: Timestamp,
         pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
-        let EventKind::Process(info) = &event.kind else { return };
-        let Event { pid, time: at, .. } = *event;
-        let Some(start) = self.liveness.start(pid) else { return };
-        if self.liveness.is_reused(pid, info.start) {
-            events.extend(lost_event(pid, pending.losses.drain_process(pid, start), at));
+        let (pid, exec_gen) = (record.pid, announced.exec_gen);
+        let Some(start) = self.processes.start(pid) else { return };
+        if self.processes.is_reused(pid, announced.start) {
+            let lost = pending.losses.drain_process(pid, start);
+            events.extend(lost_event(pid, lost, record.time));
             self.losses.process_exited(pid, start, None);
-            self.drop_process(pid, start, Some(exec_gen), at);
-            events.push(Event { kind: EventKind::Exit, ..event.clone() });
-        } else if self.liveness.exec_gen(pid).is_some_and(|older| older.is_before(exec_gen)) {
-            let exec = Event { kind: EventKind::Exec, ..event.clone() };
-            self.apply_record(Record::Exec(exec, exec_gen), now, pending, events);
+            self.drop_process(pid, start, Some(exec_gen), record.time);
+            events.push(record.event(EventKind::Exit));
+        } else if self.processes.exec_gen(pid).is_some_and(|older| older.is_before(exec_gen)) {
+            self.end_program(record, Some(exec_gen), now, pending, events);
         }
     }
 
@@ -521,12 +487,12 @@ impl Session {
         events: &mut Vec<Event>,
     ) {
         let has_read = |position| last || self.source.has_read(position);
-        self.losses.hold(pending.losses.split_off_unread(&self.liveness, has_read));
-        let unannounced = pending.losses.drain_unannounced(&self.liveness);
+        self.losses.hold(pending.losses.split_off_unread(&self.processes, has_read));
+        let unannounced = pending.losses.drain_unannounced(&self.processes);
         for Unannounced { pid, start, replaced, next, lost } in unannounced {
             self.losses.process_exited(pid, start, Some(next));
             // The known process with this pid is another process, or another exec generation.
-            if self.liveness.contains(pid) {
+            if self.processes.contains(pid) {
                 events.extend(lost_event(Pid(0), lost, now));
                 continue;
             }
@@ -537,12 +503,11 @@ impl Session {
             let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
             events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
         }
-        for (pid, exec_gen) in pending.losses.unseen_execs(&self.liveness) {
-            let kind = EventKind::Exec;
-            let exec = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
-            self.apply_record(Record::Exec(exec, exec_gen), now, pending, events);
+        for (pid, exec_gen) in pending.losses.unseen_execs(&self.processes) {
+            let exec = Record::at(pid, Tid(pid.0), now, RecordBody::Exec(exec_gen));
+            self.apply_record(&exec, now, pending, events);
         }
-        let rest = std::mem::take(&mut pending.losses).into_remaining(&self.liveness);
+        let rest = std::mem::take(&mut pending.losses).into_remaining(&self.processes);
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
@@ -556,18 +521,12 @@ impl Session {
         at: Timestamp,
     ) {
         self.source.process_ended(pid, start, at);
-        self.liveness.remove(pid);
-        self.handles.process_exited(pid);
+        self.processes.remove(pid);
         if let Some(sites) = &mut self.sites {
             sites.process_exited(pid);
         }
         if let Some(activity) = &mut self.activity {
             activity.process_exited(pid, start, exec_gen);
-        }
-        self.driver_usage.process_exited(pid);
-        // An exec stays in its container.
-        if exec_gen.is_none() {
-            self.containers.process_exited(pid);
         }
     }
 }

@@ -10,10 +10,11 @@ use libbpf_rs::{Link, MapHandle};
 use super::attach::drivers::{DriverAttachments, Notice};
 use super::attach::torch::TorchAttachments;
 use super::captures::LeftCaptures;
-use super::liveness::LivenessTracker;
-use super::load::bpf_object::{LoadedObject, RuntimeConfig};
+use super::load::bpf_object::LoadedObject;
+use super::processes::ProcessTable;
 use super::read::counters::ProbeCounters;
 use super::read::record_ring::RecordRing;
+use super::read::waiter::Waiter;
 use super::{RESCAN_INTERVAL, StackMode};
 use crate::clock;
 use crate::decode::{ExecGeneration, Record};
@@ -22,10 +23,13 @@ use crate::in_process::Waker;
 use crate::libraries::MmapEvent;
 use crate::stacks::StackRecord;
 
+/// Wait for a record that was written, or is still being written, when the reader went to sleep.
+const LATE_RECORD_WAIT: Duration = Duration::from_millis(1);
+
 /// A source of records. The records of one process are in the order of the returns of its calls.
 pub(crate) trait Source {
     /// Waits for records, at most this long.
-    fn wait(&self, timeout: Duration);
+    fn wait(&mut self, timeout: Duration);
 
     /// Scans for new processes and libraries.
     fn scan(&mut self) -> Result<(), Error>;
@@ -37,7 +41,7 @@ pub(crate) trait Source {
     fn has_read(&self, position: u64) -> bool;
 
     /// Returns the next batch of records.
-    fn drain_records(&mut self) -> Vec<Record>;
+    fn drain_records(&mut self) -> Result<Vec<Record>, Error>;
 
     /// Returns the stacks that were read with the last batch of records.
     fn drain_stacks(&mut self) -> Vec<StackRecord>;
@@ -79,18 +83,16 @@ pub(crate) trait Source {
     fn process_ended(&mut self, _pid: Pid, _start: u64, _at: Timestamp) {}
 
     /// Returns whether tensors of processes are tracked, for processes where that has changed.
-    fn drain_tensor_events(&mut self, now: Timestamp, liveness: &LivenessTracker) -> Vec<Event>;
+    fn drain_tensor_events(&mut self, now: Timestamp, processes: &ProcessTable) -> Vec<Event>;
 
     /// Returns the notices since the last call.
     fn drain_notices(&mut self) -> Vec<Notice>;
 
     /// Limits the stack mode from now on.
-    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error>;
+    fn limit_stacks(&mut self, max: StackMode);
 
     /// Returns what ends [`Source::wait`] early.
-    fn waker(&self) -> Option<Waker> {
-        None
-    }
+    fn waker(&self) -> Waker;
 }
 
 /// Probes in the kernel.
@@ -101,14 +103,22 @@ pub(crate) struct Probes {
     pub(super) left_captures: LeftCaptures,
     pub(super) counters: MapHandle,
     pub(super) last_scan: Instant,
-    pub(super) runtime_config: RuntimeConfig,
+    pub(super) waiter: Waiter,
     pub(super) _lifecycle_links: Vec<Link>,
     pub(super) loaded: LoadedObject,
 }
 
 impl Source for Probes {
-    fn wait(&self, timeout: Duration) {
-        self.ring.wait(timeout);
+    fn wait(&mut self, timeout: Duration) {
+        if !self.ring.is_drained() {
+            return;
+        }
+        let (config, is_busy) = (&self.loaded.runtime_config, self.ring.is_busy());
+        config.set_reader_waits(!is_busy);
+        // A record that was written before the probes knew that the reader sleeps does not wake it.
+        let is_late = !is_busy && self.ring.has_unread();
+        self.waiter.wait(if is_late { timeout.min(LATE_RECORD_WAIT) } else { timeout }, is_busy);
+        config.set_reader_waits(false);
     }
 
     fn scan(&mut self) -> Result<(), Error> {
@@ -117,8 +127,7 @@ impl Source for Probes {
             self.last_scan = Instant::now();
         }
         if self.drivers.scan(&self.loaded, rescan)? {
-            self.runtime_config.attached_at = clock::boot();
-            self.loaded.set(self.runtime_config)?;
+            self.loaded.runtime_config.set_attached_at(clock::boot());
         }
         let (mapped, all) = self.drivers.drain_torch_mmaps();
         if let Some(torch) = &mut self.torch {
@@ -128,14 +137,16 @@ impl Source for Probes {
     }
 
     fn written(&mut self) -> u64 {
-        self.ring.written()
+        self.ring.records.written()
     }
 
     fn has_read(&self, position: u64) -> bool {
-        self.ring.has_read(position)
+        // A record that is still being written blocks those after it, so an unfilled batch does not
+        // imply this.
+        self.ring.records.position() >= position
     }
 
-    fn drain_records(&mut self) -> Vec<Record> {
+    fn drain_records(&mut self) -> Result<Vec<Record>, Error> {
         self.ring.drain_records()
     }
 
@@ -189,8 +200,8 @@ impl Source for Probes {
         }
     }
 
-    fn drain_tensor_events(&mut self, now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
-        self.torch.as_mut().map(|torch| torch.drain_events(now, liveness)).unwrap_or_default()
+    fn drain_tensor_events(&mut self, now: Timestamp, processes: &ProcessTable) -> Vec<Event> {
+        self.torch.as_mut().map(|torch| torch.drain_events(now, processes)).unwrap_or_default()
     }
 
     fn drain_notices(&mut self) -> Vec<Notice> {
@@ -200,9 +211,12 @@ impl Source for Probes {
         notices
     }
 
-    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
-        let configured = self.loaded.config.stacks.wire();
-        self.runtime_config.stack_mode_reduction = configured.saturating_sub(max.wire());
-        self.loaded.set(self.runtime_config)
+    fn limit_stacks(&mut self, max: StackMode) {
+        let steps = self.loaded.config.stacks.wire().saturating_sub(max.wire());
+        self.loaded.runtime_config.set_stack_mode_reduction(steps);
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::Event(self.waiter.waker())
     }
 }

@@ -9,7 +9,8 @@ use crate::area::CopyEntry;
 use crate::process;
 use crate::wire::{
     Copies, VS_ARRAY, VS_BANDWIDTHS, VS_D2D, VS_D2H, VS_H2D, VS_H2H, VS_MEASURE_3D,
-    VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NONE, VS_PEER, VS_UNIFIED, WireHook,
+    VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_MEASURE_VOLUMES, VS_NONE, VS_PEER, VS_UNIFIED,
+    WireHook,
 };
 use crate::wrapper::Frame;
 
@@ -60,6 +61,9 @@ pub(crate) fn count(frame: &Frame, thread: &ThreadState, hook: &WireHook) {
     let measure = u32::from(hook.measure);
     if measure == VS_MEASURE_BATCH {
         return count_batch(frame);
+    }
+    if measure == VS_MEASURE_VOLUMES {
+        return count_volumes(frame);
     }
     let mut part = Part {
         bytes: 0,
@@ -122,6 +126,32 @@ fn count_batch(frame: &Frame) {
         let at = |list: u64| word(list + index * 8);
         let (to, from, bytes) = (at(targets), at(sources), at(sizes));
         let direction = VS_UNIFIED;
+        add(&Part { bytes, nanos: 0, to, from, direction, asynchronous: true });
+    }
+    if count > BATCH {
+        loss::count_copies(count - BATCH);
+    }
+}
+
+/// Type of an operand of a `CUDA_MEMCPY3D_BATCH_OP`, and the size of that structure.
+const OPERAND_POINTER: u32 = 1;
+const VOLUME_BYTES: u64 = 112;
+
+/// Counts each copy of a batch of volumes: two operands of 40 bytes with type and pointer, and the
+/// extent. The extent of arrays is in elements, whose size is not in the call.
+fn count_volumes(frame: &Frame) {
+    let [count, list, ..] = frame.args;
+    if list == 0 {
+        return loss::count_copies(count);
+    }
+    for op in (0..count.min(BATCH)).map(|index| list + index * VOLUME_BYTES) {
+        let (source, target) = (word(op) as u32, word(op + 40) as u32);
+        if (source, target) != (OPERAND_POINTER, OPERAND_POINTER) {
+            loss::count_copies(1);
+            continue;
+        }
+        let (to, from, direction) = (word(op + 48), word(op + 8), VS_UNIFIED);
+        let bytes = word(op + 80).wrapping_mul(word(op + 88)).wrapping_mul(word(op + 96));
         add(&Part { bytes, nanos: 0, to, from, direction, asynchronous: true });
     }
     if count > BATCH {

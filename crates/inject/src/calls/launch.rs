@@ -10,7 +10,8 @@ use super::{emit, graph, loss, thread};
 use crate::area::{LaunchEntry, Row, launch_key};
 use crate::process;
 use crate::wire::{
-    Call, Launches, Shape, VS_ACTION_LAUNCH, VS_CALL, VS_CLASS_LAUNCH, VS_CLASS_OTHER, VS_SHAPES,
+    Call, Launches, Shape, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_LAUNCH_UNSHAPED,
+    VS_CALL, VS_CLASS_LAUNCH, VS_CLASS_OTHER, VS_SHAPES,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
 
@@ -78,13 +79,17 @@ pub(crate) fn counts(kernel: u64) -> [u64; 4] {
 
 /// Returns the handle of what a call launches.
 fn target(frame: &Frame, row: &Row) -> u64 {
-    let is_plain = u32::from(row.hook.action) == VS_ACTION_LAUNCH;
-    if is_plain { frame.args[0] } else { frame.args[1] }
+    let has_config = u32::from(row.hook.action) == VS_ACTION_LAUNCH_CONFIG;
+    if has_config { frame.args[1] } else { frame.args[0] }
 }
 
-/// Reads the shape and the stream of a launch; `None` if the call has no valid structure.
-fn read(frame: &Frame, row: &Row) -> Option<(Shape, u64)> {
+/// Reads the shape and the stream of a launch; `None` if the call has no valid structure. The shape
+/// is unknown if it was set before, by other calls.
+fn read(frame: &Frame, row: &Row) -> Option<(Option<Shape>, u64)> {
     let args = frame.args;
+    if u32::from(row.hook.action) == VS_ACTION_LAUNCH_UNSHAPED {
+        return Some((None, frame.argument(row.hook.stream_argument)));
+    }
     if u32::from(row.hook.action) == VS_ACTION_LAUNCH {
         // SAFETY: these functions have five arguments on the stack.
         let more = [0, 1, 2].map(|index| unsafe { frame.stack_argument(index) });
@@ -94,11 +99,10 @@ fn read(frame: &Frame, row: &Row) -> Option<(Shape, u64)> {
             shared_bytes: more[1] as u32,
             count: 1,
         };
-        return Some((shape, more[2]));
+        return Some((Some(shape), more[2]));
     }
     // CUlaunchConfig: grid, block, shared bytes, padding, stream.
     let config = args[0] as *const u32;
-    let mut shape = Shape { grid: [0; 3], block: [0; 3], shared_bytes: 0, count: 1 };
     if config.is_null() || !config.is_aligned() {
         return None;
     }
@@ -107,10 +111,53 @@ fn read(frame: &Frame, row: &Row) -> Option<(Shape, u64)> {
         let words: [u32; 7] = config.cast::<[u32; 7]>().read();
         (words, config.byte_add(32).cast::<u64>().read_unaligned())
     };
-    shape.grid.copy_from_slice(&words[..3]);
-    shape.block.copy_from_slice(&words[3..6]);
-    shape.shared_bytes = words[6];
-    Some((shape, stream))
+    Some((Some(shape_of(words)), stream))
+}
+
+/// Grid, block and shared bytes.
+const fn shape_of([gx, gy, gz, bx, by, bz, shared_bytes]: [u32; 7]) -> Shape {
+    Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, count: 1 }
+}
+
+/// `CUDA_LAUNCH_PARAMS`: one launch of a list.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ListedLaunch {
+    function: u64,
+    shape: [u32; 7],
+    stream: u64,
+    parameters: u64,
+}
+
+/// Counts each launch of a list. Their result is not checked.
+pub(crate) fn enter_list(frame: &Frame) -> u32 {
+    let list = frame.args[0] as *const ListedLaunch;
+    for index in 0..frame.args[1] as u32 as usize {
+        if list.is_null() {
+            loss::count(VS_CLASS_LAUNCH, 0, 0);
+            continue;
+        }
+        // SAFETY: the driver reads the list next, without a check of its own.
+        let launch = unsafe { list.add(index).read_unaligned() };
+        let Some(sum) = find(launch_key(launch.function, false)) else {
+            loss::count(VS_CLASS_LAUNCH, 0, 0);
+            continue;
+        };
+        // SAFETY: fields of an entry of the table.
+        let (calls, captured) =
+            unsafe { (counter(&raw mut (*sum).calls), counter(&raw mut (*sum).captured)) };
+        calls.fetch_add(1, Ordering::Relaxed);
+        match graph::captured_as(launch.stream, tid) {
+            Captured::No => {}
+            Captured::Yes => _ = captured.fetch_add(1, Ordering::Relaxed),
+            Captured::Maybe => {
+                captured.fetch_add(1, Ordering::Relaxed);
+                loss::count(VS_CLASS_LAUNCH, 0, 0);
+            }
+        }
+        count_shape(sum, &shape_of(launch.shape));
+    }
+    PASS
 }
 
 fn tid() -> u32 {
@@ -145,8 +192,8 @@ pub(crate) fn enter(frame: &mut Frame, row: &Row) -> u32 {
     }
     let is_captured = captured != Captured::No;
     let is_new_shape = match &launch {
-        Some((shape, _)) => count_shape(sum, shape),
-        None => {
+        Some((Some(shape), _)) => count_shape(sum, shape),
+        Some((None, _)) | None => {
             other.fetch_add(1, Ordering::Relaxed);
             true
         }

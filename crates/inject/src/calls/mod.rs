@@ -18,10 +18,10 @@ use crate::area::{Row, TENSOR_ACTION};
 use crate::wire::{
     Call, CallDescriptor, VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GET_NAME,
-    VS_ACTION_GRAPH_LAUNCH, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_NAME,
-    VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR, VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE,
-    VS_CLASS_OBJECT, VS_CLASS_OTHER, VS_CONTEXT_KNOWN, VS_DESCRIPTOR, VS_INFLIGHT, VS_OBJECT,
-    VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
+    VS_ACTION_GRAPH_LAUNCH, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_LAUNCH_LIST,
+    VS_ACTION_LAUNCH_UNSHAPED, VS_ACTION_NAME, VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR,
+    VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE, VS_CLASS_OBJECT, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
+    VS_DESCRIPTOR, VS_INFLIGHT, VS_OBJECT, VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
 use crate::{process, start};
@@ -48,7 +48,10 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
         return PASS;
     }
     match u32::from(row.hook.action) {
-        VS_ACTION_LAUNCH | VS_ACTION_LAUNCH_CONFIG => launch::enter(frame, row),
+        VS_ACTION_LAUNCH | VS_ACTION_LAUNCH_CONFIG | VS_ACTION_LAUNCH_UNSHAPED => {
+            launch::enter(frame, row)
+        }
+        VS_ACTION_LAUNCH_LIST => launch::enter_list(frame),
         VS_ACTION_GRAPH_LAUNCH if !process::counts_activity() && !graph::needs_graph_record() => {
             PASS
         }
@@ -127,7 +130,10 @@ pub(crate) unsafe extern "C" fn leave(frame: *mut Frame) {
     }
     let Some(row) = process::row(frame.hook) else { return };
     let result = frame.result as i32;
-    if matches!(u32::from(row.hook.action), VS_ACTION_LAUNCH | VS_ACTION_LAUNCH_CONFIG) {
+    if matches!(
+        u32::from(row.hook.action),
+        VS_ACTION_LAUNCH | VS_ACTION_LAUNCH_CONFIG | VS_ACTION_LAUNCH_UNSHAPED
+    ) {
         launch::leave(frame, row, result);
         return;
     }

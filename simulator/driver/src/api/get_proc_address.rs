@@ -64,6 +64,8 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuMemHostRegister_v2", 6050),
     ("cuMemMap", 10_020),
     ("cuMemPoolCreate", 11_020),
+    ("cuMemcpy3DBatchAsync", 12_080),
+    ("cuMemcpy3DBatchAsync_v2", 13_000),
     ("cuMemcpyBatchAsync", 12_080),
     ("cuMemcpyBatchAsync_v2", 13_000),
     ("cuMemcpyWithAttributesAsync", 13_000),

@@ -1,6 +1,6 @@
 //! Kernel launches. Nothing runs: a launch is checked and counted.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{Code, Handle, InParam, Outcome, plain};
 use crate::entry::{ActiveCall, exports};
@@ -24,6 +24,12 @@ exports! {
         params: *const c_void, extra: *const c_void) = launch_ex;
     activity cuLaunchKernelEx_ptsz(config: InParam<LaunchConfig>, function: Handle,
         params: *const c_void, extra: *const c_void) = launch_ex;
+    activity cuLaunch(function: Handle) = launch_one;
+    activity cuLaunchGrid(function: Handle, width: c_int, height: c_int) = launch_grid;
+    activity cuLaunchGridAsync(function: Handle, width: c_int, height: c_int,
+        stream: Handle) = launch_grid_on;
+    activity cuLaunchCooperativeKernelMultiDevice(list: InParam<LaunchParams>, count: c_uint,
+        flags: c_uint) = launch_list;
 }
 
 /// `CUlaunchConfig`.
@@ -38,6 +44,19 @@ pub(crate) struct LaunchConfig {
     count: u32,
 }
 plain!(LaunchConfig);
+
+/// `CUDA_LAUNCH_PARAMS`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchParams {
+    function: Handle,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: Handle,
+    params: u64,
+}
+plain!(LaunchParams);
 
 /// Limits of grid and block in each dimension, and of the threads of a block.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
@@ -139,6 +158,56 @@ fn launch_ex(
         call,
         LaunchRequest { function, shape: LaunchShape { grid, block, shared }, stream, ambiguous },
     )
+}
+
+/// Launches blocks of one thread: `cuFuncSetBlockShape` is not simulated.
+fn launch_grid_on(
+    call: ActiveCall,
+    function: Handle,
+    width: c_int,
+    height: c_int,
+    stream: Handle,
+) -> Outcome {
+    let grid = [width.cast_unsigned(), height.cast_unsigned(), 1];
+    let shape = LaunchShape { grid, block: [1, 1, 1], shared: 0 };
+    submit(call, LaunchRequest { function, shape, stream, ambiguous: false })
+}
+
+fn launch_grid(call: ActiveCall, function: Handle, width: c_int, height: c_int) -> Outcome {
+    launch_grid_on(call, function, width, height, 0)
+}
+
+fn launch_one(call: ActiveCall, function: Handle) -> Outcome {
+    launch_grid_on(call, function, 1, 1, 0)
+}
+
+/// Launches all kernels of a list or none.
+fn launch_list(
+    call: ActiveCall,
+    list: InParam<LaunchParams>,
+    count: c_uint,
+    _flags: c_uint,
+) -> Outcome {
+    let mut state = state::running()?;
+    let requests = (0..count as usize).map(|index| {
+        let LaunchParams { function, grid, block, shared, stream, .. } = list.at(index)?;
+        let shape = LaunchShape { grid, block, shared };
+        Ok(LaunchRequest { function, shape, stream: call.stream(stream), ambiguous: false })
+    });
+    let requests: Vec<LaunchRequest> = requests.collect::<Result<_, Code>>()?;
+    let outcomes = call.attempt(|| {
+        if requests.is_empty() {
+            return Err(Code::InvalidValue);
+        }
+        requests.iter().map(|request| check(&mut state, request)).collect::<Result<Vec<_>, _>>()
+    });
+    for (index, request) in requests.iter().enumerate() {
+        if let Some(launches) = state.modules.kernel_launches(request.function) {
+            let outcome = outcomes.as_ref().map(|outcomes| outcomes[index]);
+            launches.add(outcome.map_err(|code| *code), request.shape);
+        }
+    }
+    outcomes.map(|_| ())
 }
 
 /// Fails, but is counted for the kernel.

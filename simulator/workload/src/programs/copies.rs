@@ -6,6 +6,7 @@ use crate::cli::Copies;
 use crate::cuda::{Device, Driver, Handle, NOT_FOUND, Pointer, Result};
 use crate::structs::{
     ArrayDescriptor, Copy2d, Copy3d, CopyAttributes, CopyEndpoint, FLOAT, Side2d, Side3d,
+    VolumeCopy, VolumeOperand,
 };
 use crate::{print_line, signals};
 
@@ -223,6 +224,19 @@ impl Buffers {
             if_supported(
                 driver.cuMemcpyWithAttributesAsync(pinned, second, 3500, attributes, stream),
             )?;
+        }
+        let operand = |pointer| VolumeOperand { kind: 1, pointer, ..VolumeOperand::default() };
+        let volume = |to, from, extent| {
+            let (to, from) = (operand(to), operand(from));
+            VolumeCopy { to, from, extent, order: 1, flags: 0 }
+        };
+        let list = [volume(first, pinned, [10, 5, 4]), volume(second, pinned + 4096, [7, 3, 2])];
+        let mut failed = 0_usize;
+        // SAFETY: as above.
+        unsafe {
+            let failed = &raw mut failed;
+            if_supported(driver.cuMemcpy3DBatchAsync(2, list.as_ptr(), failed, 0, stream))?;
+            if_supported(driver.cuMemcpy3DBatchAsync_v2(1, list.as_ptr(), 0, stream))?;
         }
         Ok(())
     }

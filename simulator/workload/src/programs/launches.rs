@@ -9,7 +9,7 @@ use anyhow::bail;
 use super::threads;
 use crate::cli::{LaunchLate, Launches};
 use crate::cuda::{Device, Driver, Handle, INVALID_VALUE, NOT_FOUND, Result};
-use crate::structs::LaunchConfig;
+use crate::structs::{LaunchConfig, LaunchParams};
 use crate::{print_line, signals};
 
 /// The size of a launch: grid, block and shared memory.
@@ -145,6 +145,30 @@ fn fail(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Launches a kernel with the functions from before CUDA 4, and in a list for several devices.
+fn old(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut stream = 0;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuStreamCreate(&raw mut stream, 1) }?;
+    let launch = LaunchParams { function: kernel, stream, ..LaunchParams::default() };
+    let list =
+        [[1, 1, 1], [2, 1, 1]].map(|grid| LaunchParams { grid, block: [32, 1, 1], ..launch });
+    for _ in 0..count {
+        // SAFETY: the kernel takes no parameters, and the list lives until the call returns.
+        unsafe {
+            driver.cuLaunch(kernel)?;
+            driver.cuLaunchGrid(kernel, 2, 3)?;
+            driver.cuLaunchGridAsync(kernel, 2, 3, stream)?;
+            driver.cuLaunchCooperativeKernelMultiDevice(list.as_ptr(), 2, 0)?;
+        }
+    }
+    driver.synchronize()?;
+    Ok(())
+}
+
 /// Captures a launch of each kernel, and launches the graph.
 fn graphs(driver: &Driver, kernels: &[Handle], count: u64) -> anyhow::Result<()> {
     if count == 0 {
@@ -239,6 +263,7 @@ pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
     }
     if let Some(first) = kernels.first() {
         fail(driver, *first, options.failing)?;
+        old(driver, *first, options.old)?;
     }
     graphs(driver, &kernels, options.graphs)?;
     reload(driver, options.reloads)?;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use engine::model::event::EventKind;
 
-use crate::decode::{DecodeError, Record, decode, object};
+use crate::decode::{Handles, Record, RecordBody};
 use crate::hooks::{CallSemantics, HOOKS, Hook};
 use crate::stacks::{StackRecord, read};
-use crate::wire::{self, Call, CallDescriptor, Head};
+use crate::wire::{self, Call, Head};
 
 /// Results of calls: success, ordinary failures, and capture errors.
 const RESULTS: [i32; 5] = [0, 1, 2, 900, 908];
@@ -19,23 +19,29 @@ const BODIES: usize = 6;
 const MORE_BODIES: usize = 20_000;
 
 /// Names of all results of decoding.
-pub(super) const DECODED: [&str; 8] =
-    ["call", "event", "exec", "handle", "kernel name", "object", "process", "uuid"];
+pub(super) const DECODED: [&str; 9] = [
+    "call",
+    "context device",
+    "exec",
+    "exit",
+    "kernel name",
+    "process",
+    "tensor",
+    "thread exit",
+    "thread name",
+];
 
 /// Names of all events that records can give.
-pub(super) const EVENTS: [&str; 16] = [
+pub(super) const EVENTS: [&str; 13] = [
     "activity",
     "allocate",
     "context",
-    "exec",
-    "exit",
     "failed",
     "free",
     "graph",
     "lost",
     "object",
     "pool",
-    "process",
     "tensor",
     "thread exit",
     "thread name",
@@ -47,6 +53,8 @@ pub(super) const EVENTS: [&str; 16] = [
 pub(super) struct Coverage {
     /// Kinds and lengths of records.
     pub(super) lengths: BTreeSet<(u16, usize)>,
+    /// Handles that all records change.
+    handles: Handles,
     /// Rows of calls that succeeded and gave an event.
     pub(super) successes: BTreeSet<usize>,
     /// Rows of calls that failed and gave an event.
@@ -67,21 +75,7 @@ pub(super) fn kinds() -> Vec<u16> {
 
 /// Returns the size of a record of a kind, without a variable tail.
 pub(super) fn size(kind: u16) -> usize {
-    match u32::from(kind) {
-        wire::VS_CALL => size_of::<Call>(),
-        wire::VS_CALL_DESCRIPTOR => size_of::<CallDescriptor>(),
-        wire::VS_PROCESS => size_of::<wire::Process>(),
-        wire::VS_THREAD => size_of::<wire::ThreadName>(),
-        wire::VS_EXEC | wire::VS_EXIT | wire::VS_THREAD_EXIT => size_of::<Head>(),
-        wire::VS_CONTEXT_DEVICE => size_of::<wire::ContextDevice>(),
-        wire::VS_KERNEL_NAME => size_of::<wire::KernelName>(),
-        wire::VS_STACK => size_of::<wire::Stack>(),
-        wire::VS_ADDRESSES => size_of::<wire::Addresses>(),
-        // Followed by a variable number of frames.
-        wire::VS_PYTHON => size_of::<Head>() + 16,
-        wire::VS_TENSOR => size_of::<wire::Tensor>(),
-        other => panic!("kind {other} has no size here"),
-    }
+    crate::fuzz::record_bytes(kind).unwrap()
 }
 
 /// Random numbers, many of them small, as handles, attributes and types are.
@@ -169,25 +163,22 @@ impl Coverage {
 
     fn record(&mut self, kind: u16, row: usize, result: i32, bytes: &[u8]) {
         self.lengths.insert((kind, bytes.len()));
-        let found = decode(bytes);
-        let created = object(bytes);
-        if bytes.len() < size_of::<Head>() {
-            assert_eq!((&found, &created), (&Err(DecodeError), &None), "{bytes:?}");
-        }
+        let found = Record::parse(bytes);
         let is_call = [wire::VS_CALL, wire::VS_CALL_DESCRIPTOR].contains(&u32::from(kind));
-        if is_call && row >= HOOKS.len() {
-            assert_eq!((&found, &created), (&Err(DecodeError), &None), "{bytes:?}");
-        }
-        let found = found.ok().flatten();
-        for decoded in found.iter().chain(&created) {
+        let is_valid = bytes.len() >= size_of::<Head>() && (!is_call || row < HOOKS.len());
+        assert!(is_valid || found.is_err(), "{bytes:?}");
+        if let Ok(record) = found {
+            self.decoded.insert(body_name(&record.body));
+            let mut events = Vec::new();
+            record.events(&mut self.handles, true, &mut |_| None, &mut events);
+            let binds = matches!(&record.body, RecordBody::Call(call) if call.has_effect());
+            let events: Vec<_> = events.iter().map(|event| event_name(&event.kind)).collect();
             let rows = if result == 0 { &mut self.successes } else { &mut self.failures };
-            let (name, event) = name(decoded);
             // Any call whose results cannot be read is a loss.
-            if is_call && event != Some("lost") {
+            if is_call && (binds || events.iter().any(|event| *event != "lost")) {
                 rows.insert(row);
             }
-            self.decoded.insert(name);
-            self.events.extend(event);
+            self.events.extend(events);
         }
         self.stacks.extend(read(bytes).map(|stack| match stack {
             StackRecord::Copy { .. } => "copy",
@@ -197,16 +188,18 @@ impl Coverage {
     }
 }
 
-fn name(decoded: &Record) -> (&'static str, Option<&'static str>) {
-    match decoded {
-        Record::Event(event) => ("event", Some(event_name(&event.kind))),
-        Record::CallWithStack(event, _) => ("call", Some(event_name(&event.kind))),
-        Record::Object(event, _) => ("object", Some(event_name(&event.kind))),
-        Record::ProcessStart(event, _) => ("process", Some(event_name(&event.kind))),
-        Record::Exec(event, _) => ("exec", Some(event_name(&event.kind))),
-        Record::DeviceUuid(_) => ("uuid", None),
-        Record::HandleBinding(_) => ("handle", None),
-        Record::KernelName(_) => ("kernel name", None),
+fn body_name(body: &RecordBody) -> &'static str {
+    match body {
+        RecordBody::Call(_) => "call",
+        RecordBody::Tensor(_) => "tensor",
+        RecordBody::Process(_) => "process",
+        RecordBody::ThreadName(_) => "thread name",
+        RecordBody::Exec(_) => "exec",
+        RecordBody::Exit => "exit",
+        RecordBody::ThreadExit => "thread exit",
+        RecordBody::ContextDevice(..) => "context device",
+        RecordBody::KernelName(_) => "kernel name",
+        RecordBody::Lost(_) => "lost",
     }
 }
 
@@ -214,15 +207,12 @@ fn event_name(kind: &EventKind) -> &'static str {
     match kind {
         EventKind::Allocate(_) => "allocate",
         EventKind::Context(_) => "context",
-        EventKind::Exec => "exec",
-        EventKind::Exit => "exit",
         EventKind::Failed(_) => "failed",
         EventKind::Free(_) => "free",
         EventKind::Graph(_) => "graph",
         EventKind::Lost(_) => "lost",
         EventKind::Object(_) => "object",
         EventKind::Pool(_) => "pool",
-        EventKind::Process(_) => "process",
         EventKind::Tensor(_) => "tensor",
         EventKind::ThreadExit => "thread exit",
         EventKind::ThreadName(_) => "thread name",
@@ -248,6 +238,8 @@ pub(super) const fn is_handled_by_probes(hook: &Hook) -> bool {
                 | wire::VS_ACTION_GET_NAME
                 | wire::VS_ACTION_LAUNCH
                 | wire::VS_ACTION_LAUNCH_CONFIG
+                | wire::VS_ACTION_LAUNCH_LIST
+                | wire::VS_ACTION_LAUNCH_UNSHAPED
                 | wire::VS_ACTION_COPY
         )
 }

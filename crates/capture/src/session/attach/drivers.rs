@@ -1,6 +1,7 @@
 //! Driver libraries of the trace: finds them, attaches to each once, and detaches unused ones.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -291,6 +292,11 @@ impl DriverAttachments {
 
     pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// Returns the descriptors that are ready after new mappings.
+    pub(crate) fn mmap_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.watch.iter().flat_map(MmapWatcher::fds)
     }
 
     fn mappings(&self) -> Vec<DriverMapping> {

@@ -23,7 +23,8 @@ use crate::libraries::{
     C10Error, C10Library, DriverMapping, FileIdentity, all_processes, scan_torch,
 };
 use crate::plan::AttachPlan;
-use crate::session::liveness::{LivenessTracker, start_of};
+use crate::session::liveness::start_of;
+use crate::session::processes::ProcessTable;
 use crate::wire;
 
 struct AttachedTorch {
@@ -270,16 +271,12 @@ impl TorchAttachments {
     }
 
     /// Returns the unreported states of processes that the ledger knows.
-    pub(crate) fn drain_events(
-        &mut self,
-        now: Timestamp,
-        liveness: &LivenessTracker,
-    ) -> Vec<Event> {
+    pub(crate) fn drain_events(&mut self, now: Timestamp, processes: &ProcessTable) -> Vec<Event> {
         let Self { unreported, states, notices, .. } = self;
         let mut events = Vec::new();
         unreported.retain(|pid| {
             let Some(state) = states.get(pid) else { return false };
-            if !liveness.contains(*pid) {
+            if !processes.contains(*pid) {
                 return true;
             }
             if let TensorTracking::Unavailable(reason) = state.tracking

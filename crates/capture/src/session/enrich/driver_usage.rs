@@ -15,14 +15,12 @@ use crate::gpus::{
     DeviceVisibilityEnv, GpuInfo, ProcessGpuUsage, UsagePoller, UsageSample, by_uuid,
     resolve_devices, uuid_text,
 };
-use crate::session::liveness::{LivenessTracker, start_of};
+use crate::session::liveness::start_of;
+use crate::session::processes::{Process, ProcessTable};
 
 /// Driver-reported usage of processes and GPUs, as events.
 pub(crate) struct DriverUsage {
     poller: Option<UsagePoller>,
-    ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
-    /// Processes in the last sample; one that is missing from the next sample holds nothing.
-    holders: HashSet<(Pid, GpuId)>,
     /// Free bytes as last reported.
     free: HashMap<GpuId, u64>,
     /// When the last sample came; `None` while usage is unknown.
@@ -42,8 +40,6 @@ impl DriverUsage {
     pub(crate) fn open() -> Self {
         Self {
             poller: UsagePoller::start(),
-            ordinals: HashMap::new(),
-            holders: HashSet::new(),
             free: HashMap::new(),
             last_response: None,
             failures: 0,
@@ -55,43 +51,33 @@ impl DriverUsage {
         self.poller.as_ref().map_or(&[], UsagePoller::gpus)
     }
 
-    /// Returns the GPUs that a new process sees.
-    pub(crate) fn process_started(&mut self, pid: Pid, now: Timestamp) -> Option<Event> {
-        let gpus = self.poller.as_ref()?.gpus();
+    /// Returns the GPUs that a new process sees; `None` until a source of GPUs is found.
+    pub(crate) fn visible_gpus(&self, pid: Pid, process: &mut Process) -> Option<EventKind> {
+        let gpus = self.gpus();
         if gpus.is_empty() {
-            // Reported once a source of GPUs is found.
-            self.ordinals.insert(pid, Vec::new());
             return None;
         }
-        let ordinals = resolve_devices(gpus, &DeviceVisibilityEnv::read(pid));
-        self.ordinals.insert(pid, ordinals.clone());
-        Some(event(pid, now, EventKind::Gpus(ordinals.into())))
-    }
-
-    pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.ordinals.remove(&pid);
-        self.holders.retain(|(holder, _)| *holder != pid);
+        process.gpus = resolve_devices(gpus, &DeviceVisibilityEnv::read(pid));
+        Some(EventKind::Gpus(process.gpus.clone().into()))
     }
 
     /// Applies a UUID that the driver returned for a device of a process: more reliable than the
     /// environment.
     pub(crate) fn device_uuid_reported(
-        &mut self,
+        &self,
         reported: &DeviceUuid,
-        now: Timestamp,
-    ) -> Option<Event> {
-        let gpus = self.poller.as_ref()?.gpus();
-        let gpu = by_uuid(gpus, &uuid_text(&reported.uuid, "GPU"))
-            .or_else(|| by_uuid(gpus, &uuid_text(&reported.uuid, "MIG")))?;
-        let ordinals = self.ordinals.entry(reported.pid).or_default();
+        process: &mut Process,
+    ) -> Option<EventKind> {
+        let gpu = by_uuid(self.gpus(), &uuid_text(&reported.uuid, "GPU"))
+            .or_else(|| by_uuid(self.gpus(), &uuid_text(&reported.uuid, "MIG")))?;
         let DeviceId(ordinal) = reported.device;
         let index = usize::from(ordinal);
-        if ordinals.get(index) == Some(&Some(gpu)) || index >= 1024 {
+        if process.gpus.get(index) == Some(&Some(gpu)) || index >= 1024 {
             return None;
         }
-        ordinals.resize(ordinals.len().max(index + 1), None);
-        ordinals[index] = Some(gpu);
-        Some(event(reported.pid, now, EventKind::Gpus(ordinals.clone().into())))
+        process.gpus.resize(process.gpus.len().max(index + 1), None);
+        process.gpus[index] = Some(gpu);
+        Some(EventKind::Gpus(process.gpus.clone().into()))
     }
 
     /// Returns the free bytes of GPUs that changed.
@@ -129,7 +115,6 @@ impl DriverUsage {
         let lost = self.last_response.take().is_some();
         if lost {
             self.failure = Some(reason);
-            self.holders.clear();
             self.free.clear();
         }
         (None, lost)
@@ -159,46 +144,53 @@ impl DriverUsage {
     pub(crate) fn poll(
         &mut self,
         (read_from, now): (Timestamp, Timestamp),
-        liveness: &mut LivenessTracker,
+        processes: &mut ProcessTable,
         wanted: impl Fn(Pid, u64) -> bool,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         if self.poller.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
-            let known: Vec<Pid> = self.ordinals.keys().copied().collect();
-            events.extend(known.into_iter().filter_map(|pid| self.process_started(pid, now)));
+            for (pid, process) in processes.iter_mut() {
+                events.extend(self.visible_gpus(pid, process).map(|kind| event(pid, now, kind)));
+            }
         }
         let response = self.poller.as_mut().and_then(|poller| poller.latest(read_from));
         let (sample, lost) = self.check_response(response);
         if lost {
             events.push(event(NO_PROCESS, now, EventKind::DriverUsageLost));
+            processes.iter_mut().for_each(|(_, process)| process.listed_on.clear());
         }
         let Some(sample) = sample else { return events };
         events.extend(self.free_changes(&sample, now));
         let unlisted = sample.unlisted.map(|holders| EventKind::DeviceHolders(holders.into()));
         events.extend(unlisted.map(|kind| event(NO_PROCESS, now, kind)));
-        let mut holders = HashSet::new();
+        let mut listed: HashMap<Pid, Vec<GpuId>> = HashMap::new();
         let gpu_counts = gpus_per_process(&sample.uses);
         for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {
             let Some(bytes) = bytes else { continue };
-            if !liveness.contains(pid) {
+            if !processes.contains(pid) {
                 let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
                     continue;
                 };
                 let Some(info) = process_info(pid) else { continue };
-                liveness.insert(pid, start, None);
+                processes.announce(pid, start, None);
                 events.push(event(pid, now, EventKind::Process(info)));
-                events.extend(self.process_started(pid, now));
             }
-            holders.insert((pid, gpu));
+            listed.entry(pid).or_default().push(gpu);
             let only = gpu_counts.get(&pid) == Some(&1);
             let kind = EventKind::DriverUsage { gpu, bytes, only };
             events.push(Event { entry_time: sample.queried_at, ..event(pid, now, kind) });
         }
-        for (pid, gpu) in self.holders.difference(&holders) {
-            let kind = EventKind::DriverUsage { gpu: *gpu, bytes: 0, only: false };
-            events.push(Event { entry_time: sample.queried_at, ..event(*pid, now, kind) });
+        // A process that is missing from the sample holds nothing.
+        for (pid, process) in processes.iter_mut() {
+            let now_listed = listed.remove(&pid).unwrap_or_default();
+            for gpu in std::mem::take(&mut process.listed_on) {
+                if !now_listed.contains(&gpu) {
+                    let kind = EventKind::DriverUsage { gpu, bytes: 0, only: false };
+                    events.push(Event { entry_time: sample.queried_at, ..event(pid, now, kind) });
+                }
+            }
+            process.listed_on = now_listed;
         }
-        self.holders = holders;
         events
     }
 }

@@ -4,10 +4,9 @@
 use std::fs::File;
 use std::io::Read;
 
-use engine::model::event::{Event, EventKind};
-use engine::model::ids::{Pid, Tid};
+use engine::model::event::EventKind;
+use engine::model::ids::Pid;
 use engine::model::program::{ProcessIdentity, program_of_arguments};
-use engine::model::units::Timestamp;
 
 use super::job::group_of;
 use crate::users::UserNames;
@@ -23,26 +22,11 @@ pub(crate) struct IdentityResolver {
 
 impl IdentityResolver {
     /// Returns the identity of a process that was announced, if anything of it is known.
-    pub(crate) fn process_started(&mut self, pid: Pid, uid: u32, at: Timestamp) -> Option<Event> {
+    pub(crate) fn process_started(&mut self, pid: Pid, uid: u32) -> Option<EventKind> {
         let (program, user) = (program(pid), self.users.name(uid));
         let identity = ProcessIdentity { program, user, group: group_of(pid) };
         let is_known = identity != ProcessIdentity::default();
-        let kind = EventKind::Identity(Box::new(identity));
-        is_known.then_some(Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind })
-    }
-
-    /// Inserts the identity of each process that is announced in `events`, right after it.
-    pub(crate) fn with_identities(&mut self, events: Vec<Event>, now: Timestamp) -> Vec<Event> {
-        let mut all = Vec::with_capacity(events.len());
-        for event in events {
-            let started = match &event.kind {
-                EventKind::Process(info) => Some((event.pid, info.uid)),
-                _ => None,
-            };
-            all.push(event);
-            all.extend(started.and_then(|(pid, uid)| self.process_started(pid, uid, now)));
-        }
-        all
+        is_known.then(|| EventKind::Identity(Box::new(identity)))
     }
 }
 
@@ -63,8 +47,8 @@ mod tests {
     #[test]
     fn own_process_has_a_program_and_a_user() {
         let pid = Pid(std::process::id());
-        let event = IdentityResolver::default().process_started(pid, 0, Timestamp(5)).unwrap();
-        let EventKind::Identity(identity) = event.kind else { panic!("{event:?}") };
+        let kind = IdentityResolver::default().process_started(pid, 0).unwrap();
+        let EventKind::Identity(identity) = kind else { panic!("{kind:?}") };
         assert!(identity.program.unwrap().starts_with("capture-"));
         assert_eq!(identity.user.as_deref(), Some("root"));
     }

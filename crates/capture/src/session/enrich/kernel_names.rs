@@ -9,10 +9,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use engine::model::activity::{GpuActivity, NameSource, UnnamedReason};
-use engine::model::event::{Event, EventKind};
 use engine::model::ids::{KernelId, Pid};
 
-use crate::decode::{KernelNameRecord, Record};
+use crate::decode::{KernelNameRecord, RecordBody};
 
 /// Maximum length of a name.
 const MAX_NAME_BYTES: usize = 1 << 16;
@@ -23,79 +22,70 @@ const NAME_POINTER_OFFSET: u64 = 8;
 /// Maximum number of names kept per process, so that a hostile process cannot exhaust memory.
 const MAX_NAMES_PER_PROCESS: usize = 1 << 20;
 
-/// Kernels whose name was reported or is known to be missing.
+/// Kernels of a process whose name was reported or is known to be missing, and whether each has one.
 #[derive(Default)]
-pub(crate) struct KernelNameReader {
-    /// Whether each kernel has a name.
-    named: HashMap<Pid, HashMap<KernelId, bool>>,
-}
+pub(crate) struct KernelNames(HashMap<KernelId, bool>);
 
-impl KernelNameReader {
-    /// Observes the kernel name in a record, if any.
-    pub(crate) fn observe(&mut self, record: &Record) {
-        let (pid, kernel) = match record {
-            Record::KernelName(named) if !named.from_memory => (named.pid, named.kernel),
-            Record::Event(Event {
-                pid,
-                kind: EventKind::Activity(GpuActivity::Alias { function, kernel }),
-                ..
-            }) if self.named.get(pid).and_then(|kernels| kernels.get(kernel)) == Some(&true) => {
-                (*pid, *function)
-            }
-            _ => return,
-        };
-        let kernels = self.named.entry(pid).or_default();
-        if kernels.len() < MAX_NAMES_PER_PROCESS {
-            kernels.insert(kernel, true);
+impl KernelNames {
+    fn insert(&mut self, kernel: KernelId, has_name: bool) {
+        if self.0.len() < MAX_NAMES_PER_PROCESS {
+            self.0.insert(kernel, has_name);
         }
     }
 
-    /// Returns the name in a record, unless a better one is known.
-    pub(crate) fn resolve(&mut self, named: KernelNameRecord) -> Option<GpuActivity> {
-        let kernels = self.named.entry(named.pid).or_default();
+    /// Observes the kernel name in a record, if any.
+    pub(crate) fn observe(&mut self, record: &RecordBody) {
+        match record {
+            RecordBody::KernelName(named) if !named.from_memory => self.insert(named.kernel, true),
+            RecordBody::Call(call) => {
+                if let Some((function, kernel)) = call.alias()
+                    && self.0.get(&kernel) == Some(&true)
+                {
+                    self.insert(function, true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the name in a record of a process, unless a better one is known.
+    pub(crate) fn resolve(&mut self, pid: Pid, named: &KernelNameRecord) -> Option<GpuActivity> {
+        let kernel = named.kernel;
         // A name from a call takes precedence over one read from memory.
-        if named.from_memory
-            && (kernels.len() >= MAX_NAMES_PER_PROCESS || kernels.get(&named.kernel) == Some(&true))
-        {
+        let is_full = self.0.len() >= MAX_NAMES_PER_PROCESS;
+        if named.from_memory && (is_full || self.0.get(&kernel) == Some(&true)) {
             return None;
         }
-        let kernel = named.kernel;
-        let activity = from_record(named);
-        if kernels.len() < MAX_NAMES_PER_PROCESS {
-            kernels.insert(kernel, matches!(activity, GpuActivity::Named { .. }));
-        }
+        let activity = from_record(pid, named);
+        self.insert(kernel, matches!(activity, GpuActivity::Named { .. }));
         Some(activity)
     }
 
-    /// Returns the name of a launched kernel, or that it has none, unless that is known.
+    /// Returns the name of a launched kernel of a process, or that it has none, unless that is
+    /// known.
     pub(crate) fn name_of(&mut self, pid: Pid, kernel: KernelId) -> Option<GpuActivity> {
-        let kernels = self.named.entry(pid).or_default();
-        if kernels.len() >= MAX_NAMES_PER_PROCESS || kernels.contains_key(&kernel) {
+        if self.0.len() >= MAX_NAMES_PER_PROCESS || self.0.contains_key(&kernel) {
             return None;
         }
         let name = read_name(pid, kernel);
-        kernels.insert(kernel, name.is_some());
+        self.insert(kernel, name.is_some());
         Some(match name {
             Some(name) => GpuActivity::Named { kernel, name, source: NameSource::Memory },
             None => GpuActivity::Unnamed { kernel, reason: UnnamedReason::BeforeTrace },
         })
     }
-
-    pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.named.remove(&pid);
-    }
 }
 
 /// Returns the name in a record. A name that the probe could not read in full is read again here.
-fn from_record(named: KernelNameRecord) -> GpuActivity {
-    let KernelNameRecord { pid, kernel, name, text: address, truncated, from_memory, .. } = named;
+fn from_record(pid: Pid, named: &KernelNameRecord) -> GpuActivity {
+    let KernelNameRecord { kernel, text: address, truncated, from_memory, .. } = *named;
     let again = || {
         let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
         text(&memory, address)
     };
-    let name = match name {
-        Some(name) if !truncated => Some(name),
-        part => again().or(part),
+    let name = match &named.name {
+        Some(name) if !truncated => Some(name.clone()),
+        part => again().or_else(|| part.clone()),
     };
     match name {
         Some(name) if from_memory && is_plausible(&name) => {
@@ -158,7 +148,7 @@ mod tests {
         let name = c"_Z6kernelPf";
         let object: [u64; 2] = [1, name.as_ptr() as u64];
         let (pid, kernel) = (Pid(std::process::id()), KernelId(object.as_ptr() as u64));
-        let mut names = KernelNameReader::default();
+        let mut names = KernelNames::default();
         let named =
             GpuActivity::Named { kernel, name: "_Z6kernelPf".into(), source: NameSource::Memory };
         assert_eq!(names.name_of(pid, kernel), Some(named));

@@ -1,7 +1,7 @@
-//! Adds to events what the records do not contain.
+//! Adds what records do not say: driver-reported usage, kernel names, programs, users and jobs.
 
 pub(super) mod driver_usage;
-pub(crate) mod handles;
-pub(super) mod identity;
+pub(super) mod host_facts;
+mod identity;
 mod job;
 pub(super) mod kernel_names;

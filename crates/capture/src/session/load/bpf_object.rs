@@ -1,12 +1,14 @@
 //! The BPF object: opens, configures and loads it.
 
 use std::collections::HashMap;
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
-use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut,
-};
+use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut};
 use object::{Object as _, ObjectSection, ObjectSymbol};
 
+use super::super::read::ring::{Mapping, page_bytes};
 use super::bpf_log;
 use crate::decode::element_table;
 use crate::error::Error;
@@ -14,7 +16,7 @@ use crate::hooks::HOOKS;
 use crate::plan::AttachMode;
 use crate::session::tensor_mode::TensorMode;
 use crate::stacks::StackMode;
-use crate::wire::{self, ToWire, WireHook};
+use crate::wire::{self, ToWire};
 
 pub(in crate::session) static BPF_OBJECT: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
@@ -77,19 +79,54 @@ pub struct ActivityOptions {
     pub baseline: bool,
 }
 
-/// Configuration of the probes that can change at run time.
-#[derive(Clone, Copy, Debug, Default)]
+/// Configuration of the probes that can change at run time: their variable `runtime_config`.
 pub(crate) struct RuntimeConfig {
-    /// When the newest library was attached, on the boot clock.
-    pub(crate) attached_at: u64,
-    /// Steps below the configured stack mode.
-    pub(crate) stack_mode_reduction: u32,
+    variables: Mapping,
+    start: u64,
+}
+
+impl RuntimeConfig {
+    fn open(object: &Object) -> Result<Self, Error> {
+        let map = map(object, ".bss")?;
+        let bytes = (map.value_size() as usize).next_multiple_of(page_bytes());
+        let variables = Mapping::new(map.as_fd(), 0, bytes, true)
+            .map_err(|error| map_error(".bss")(error.into()))?;
+        let name = "runtime_config";
+        let start = *symbols(".bss").get(name).ok_or(Error::Broken(name))? as u64;
+        Ok(Self { variables, start })
+    }
+
+    /// Sets when the newest library was attached, on the boot clock.
+    pub(crate) fn set_attached_at(&self, at: u64) {
+        let offset = offset_of!(wire::RuntimeConfig, attached_at) as u64;
+        if let Some(value) = self.variables.u64_at(self.start + offset) {
+            value.store(at, Ordering::Release);
+        }
+    }
+
+    fn set(&self, offset: usize, value: u32) {
+        if let Some(variable) = self.variables.u32_at(self.start + offset as u64) {
+            // Before the rings are checked for the last time; see `Probes::wait`.
+            variable.store(value, Ordering::SeqCst);
+        }
+    }
+
+    /// Sets the number of steps below the configured stack mode.
+    pub(crate) fn set_stack_mode_reduction(&self, steps: u32) {
+        self.set(offset_of!(wire::RuntimeConfig, stack_mode_reduction), steps);
+    }
+
+    /// Sets whether the next record wakes the reader.
+    pub(crate) fn set_reader_waits(&self, waits: bool) {
+        self.set(offset_of!(wire::RuntimeConfig, reader_waits), waits.into());
+    }
 }
 
 /// A loaded BPF object.
 pub(crate) struct LoadedObject {
     object: Object,
     pub(crate) config: LoadConfig,
+    pub(crate) runtime_config: RuntimeConfig,
 }
 
 /// The programs for fork, exec and exit.
@@ -190,7 +227,8 @@ impl LoadedObject {
             }
         }
         let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
-        Ok(Self { object, config })
+        let runtime_config = RuntimeConfig::open(&object)?;
+        Ok(Self { object, config, runtime_config })
     }
 
     pub(crate) fn program(&self, name: &'static str) -> Result<ProgramMut<'_>, Error> {
@@ -208,28 +246,17 @@ impl LoadedObject {
     }
 
     pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
-        let matches = |map: &libbpf_rs::Map<'_>| {
-            map.name() == name
-                || (name.starts_with('.')
-                    && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
-        };
-        let map = self.object.maps().find(matches).ok_or(Error::Broken(name))?;
-        MapHandle::try_from(&map).map_err(map_error(name))
+        map(&self.object, name)
     }
+}
 
-    /// Updates the run-time configuration of the probes.
-    pub(crate) fn set(&self, config: RuntimeConfig) -> Result<(), Error> {
-        let map = self.map(".bss")?;
-        let (key, fail) = (0_u32.to_ne_bytes(), map_error(".bss"));
-        let mut value = map.lookup(&key, MapFlags::ANY).map_err(&fail)?.unwrap_or_default();
-        let name = "runtime_config";
-        let start = *symbols(".bss").get(name).ok_or(Error::Broken(name))?;
-        let RuntimeConfig { attached_at, stack_mode_reduction } = config;
-        let bytes = wire::RuntimeConfig { attached_at, stack_mode_reduction, unused: 0 }.bytes();
-        let target = value.get_mut(start..start + bytes.len()).ok_or(Error::Broken(name))?;
-        target.copy_from_slice(&bytes);
-        map.update(&key, &value, MapFlags::ANY).map_err(&fail)
-    }
+fn map(object: &Object, name: &'static str) -> Result<MapHandle, Error> {
+    let matches = |map: &libbpf_rs::Map<'_>| {
+        map.name() == name
+            || (name.starts_with('.') && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
+    };
+    let map = object.maps().find(matches).ok_or(Error::Broken(name))?;
+    MapHandle::try_from(&map).map_err(map_error(name))
 }
 
 fn set(outcome: libbpf_rs::Result<()>) -> Result<(), Error> {
@@ -295,35 +322,7 @@ fn open(config: &LoadConfig, wanted: &[&str]) -> Result<OpenObject, Error> {
 
 /// Returns the hook table in the format of the probes. `objects`: track CUDA objects.
 fn table(objects: bool) -> Vec<u8> {
-    HOOKS
-        .iter()
-        .flat_map(|hook| {
-            let WireHook {
-                action,
-                loss_class,
-                size_argument,
-                size_factor,
-                out_argument,
-                out_bytes,
-                descriptor_argument,
-                descriptor_bytes,
-                flags,
-                measure,
-                direction,
-                asynchronous,
-                element,
-                stream_argument,
-            } = hook.to_wire(objects);
-            [
-                &[action, loss_class, size_argument, size_factor][..],
-                &out_argument,
-                &out_bytes,
-                &[descriptor_argument, descriptor_bytes, flags, measure],
-                &[direction, asynchronous, element, stream_argument],
-            ]
-            .concat()
-        })
-        .collect()
+    HOOKS.iter().flat_map(|hook| hook.to_wire(objects).bytes()).collect()
 }
 
 /// Returns the offsets of the variables in a section, from the object's symbol table.

@@ -10,13 +10,13 @@ use engine::model::event::{Event, EventKind};
 use engine::model::ids::{GraphExecId, KernelId, Pid, Tid};
 use engine::model::units::Timestamp;
 
-use super::super::enrich::kernel_names::KernelNameReader;
 use super::super::load::bpf_object::LoadedObject;
 use super::table::Table;
-use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record};
+use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record, RecordBody};
 use crate::error::Error;
 use crate::hooks::bpf_row::direction;
 use crate::session::liveness::is_same_start;
+use crate::session::processes::{Process, ProcessTable};
 use crate::wire::{self, parse};
 
 /// How often the counters are read.
@@ -31,7 +31,6 @@ pub(crate) struct ActivityCounters {
     copies: Table,
     reported_launches: HashMap<LaunchKey, LaunchCounts>,
     reported_copies: HashMap<CopyKey, ReportedCopies>,
-    names: KernelNameReader,
     /// Deltas of processes whose first record was not read yet.
     deferred: ActivityDelta,
     /// Launches under a handle before it got the name in a record, by the time of the record.
@@ -146,7 +145,6 @@ impl ActivityCounters {
             copies,
             reported_launches: HashMap::new(),
             reported_copies: HashMap::new(),
-            names: KernelNameReader::default(),
             deferred: ActivityDelta::default(),
             prior_launches: HashMap::new(),
             early: None,
@@ -166,31 +164,45 @@ impl ActivityCounters {
 
     /// Observes kernel names before the counters are read: launches under a name that is still in
     /// the ring must not count as unnamed, nor for the kernel that had the handle before.
-    pub(crate) fn observe_names(&mut self, records: &[Record]) {
+    pub(crate) fn observe_names(&mut self, records: &[Record], processes: &mut ProcessTable) {
         self.prior_launches.clear();
-        for record in records {
-            self.names.observe(record);
-            let Record::KernelName(named @ KernelNameRecord { from_memory: false, .. }) = record
+        for Record { pid, time, body, .. } in records {
+            let has_name = match body {
+                RecordBody::KernelName(_) => true,
+                RecordBody::Call(call) => call.alias().is_some(),
+                _ => false,
+            };
+            if has_name {
+                processes.entry(*pid).kernel_names.observe(body);
+            }
+            let RecordBody::KernelName(named @ KernelNameRecord { from_memory: false, .. }) = body
             else {
                 continue;
             };
-            let KernelNameRecord { pid, start, exec_gen, kernel, at, before, .. } = named;
+            let KernelNameRecord { start, exec_gen, kernel, before, .. } = named;
             let target = LaunchTarget::Kernel(*kernel);
             let key = LaunchKey { pid: *pid, start: *start, exec_gen: *exec_gen, target };
             let reported = self.reported_launches.entry(key).or_default();
             if before.calls > reported.calls {
                 let launches = since(key.target, before, reported);
                 *reported = *before;
-                self.prior_launches.insert((*pid, *kernel, *at), launches);
+                self.prior_launches.insert((*pid, *kernel, *time), launches);
             }
         }
     }
 
-    /// Returns the kernel name in a record and the launches before it.
-    pub(crate) fn apply_name(&mut self, named: KernelNameRecord) -> Vec<GpuActivity> {
-        let prior = self.prior_launches.remove(&(named.pid, named.kernel, named.at));
-        let prior = prior.map(GpuActivity::Launches);
-        prior.into_iter().chain(self.names.resolve(named)).collect()
+    /// Adds the kernel name in a record and the launches before it.
+    pub(crate) fn apply_name(
+        &mut self,
+        record: &Record,
+        named: &KernelNameRecord,
+        process: &mut Process,
+        events: &mut Vec<Event>,
+    ) {
+        let prior = self.prior_launches.remove(&(record.pid, named.kernel, record.time));
+        let name = process.kernel_names.resolve(record.pid, named);
+        let activity = prior.map(GpuActivity::Launches).into_iter().chain(name);
+        events.extend(activity.map(|activity| record.event(EventKind::Activity(activity))));
     }
 
     /// Reads the counters periodically, before the records up to a position of the ring are read:
@@ -209,10 +221,11 @@ impl ActivityCounters {
         &mut self,
         now: Timestamp,
         delta: &mut ActivityDelta,
+        processes: &mut ProcessTable,
         is_read: impl Fn(u64) -> bool,
     ) {
         if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
-            self.add(totals, now, delta);
+            self.add(totals, now, delta, processes);
         }
     }
 
@@ -223,13 +236,14 @@ impl ActivityCounters {
         ended: &[Ended],
         now: Timestamp,
         delta: &mut ActivityDelta,
+        processes: &mut ProcessTable,
     ) -> Result<(), Error> {
         if !ended.is_empty() {
             let mut totals = self.totals(0)?;
             totals.retain(|pid, start, exec_gen| {
                 ended.iter().any(|ended| ended.covers(pid, start, exec_gen))
             });
-            self.add(totals, now, delta);
+            self.add(totals, now, delta, processes);
         }
         Ok(())
     }
@@ -244,7 +258,13 @@ impl ActivityCounters {
         Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
     }
 
-    fn add(&mut self, totals: Totals, now: Timestamp, delta: &mut ActivityDelta) {
+    fn add(
+        &mut self,
+        totals: Totals,
+        now: Timestamp,
+        delta: &mut ActivityDelta,
+        processes: &mut ProcessTable,
+    ) {
         let mut push = |pid: Pid, start: u64, exec_gen, activity| {
             let kind = EventKind::Activity(activity);
             let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
@@ -253,7 +273,7 @@ impl ActivityCounters {
         for (key, values) in totals.launches {
             let Some(launches) = self.launched(key, &values) else { continue };
             if let LaunchTarget::Kernel(kernel) = key.target {
-                let name = self.names.name_of(key.pid, kernel);
+                let name = processes.entry(key.pid).kernel_names.name_of(key.pid, kernel);
                 name.into_iter().for_each(|name| push(key.pid, key.start, key.exec_gen, name));
             }
             push(key.pid, key.start, key.exec_gen, GpuActivity::Launches(launches));
@@ -271,7 +291,6 @@ impl ActivityCounters {
         start: u64,
         current_gen: Option<ExecGeneration>,
     ) {
-        self.names.process_exited(pid);
         let has_ended = |other: u64, exec_gen: ExecGeneration| {
             other < start
                 || other == start && current_gen.is_none_or(|current| exec_gen.is_before(current))

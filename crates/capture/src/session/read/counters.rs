@@ -11,7 +11,8 @@ use super::activity::Ended;
 use super::table::Table;
 use crate::decode::ExecGeneration;
 use crate::error::Error;
-use crate::session::liveness::{LivenessTracker, is_same_start};
+use crate::session::liveness::is_same_start;
+use crate::session::processes::ProcessTable;
 use crate::wire::{self, ToWire};
 
 /// Counters of the probes, summed over all CPUs.
@@ -73,7 +74,7 @@ impl LostKey {
         self.pid == pid && is_same_start(self.start, start)
     }
 
-    fn owner(&self, announced: &LivenessTracker) -> Owner {
+    fn owner(&self, announced: &ProcessTable) -> Owner {
         if *self == Self::UNKNOWN {
             return Owner::Announced;
         }
@@ -166,7 +167,7 @@ impl PendingLosses {
 
     /// Removes and returns the losses of exec generations that ended without having been announced.
     /// Two threads that exit at once can mark an announced one, too.
-    pub(crate) fn drain_unannounced(&mut self, announced: &LivenessTracker) -> Vec<Unannounced> {
+    pub(crate) fn drain_unannounced(&mut self, announced: &ProcessTable) -> Vec<Unannounced> {
         let is_unannounced = |key: &LostKey| key.owner(announced) != Owner::Announced;
         let mut ended: Vec<_> = self.ended_keys().filter(is_unannounced).collect();
         ended.sort_unstable_by_key(|key| (key.pid, key.start, key.exec_gen.0));
@@ -196,7 +197,7 @@ impl PendingLosses {
     /// would be counted for the program that ran before them in the process or with their pid.
     pub(crate) fn split_off_unread(
         &mut self,
-        announced: &LivenessTracker,
+        announced: &ProcessTable,
         has_read: impl Fn(u64) -> bool,
     ) -> Self {
         let is_unread = |one: &PendingLoss| {
@@ -210,7 +211,7 @@ impl PendingLosses {
 
     /// Returns the processes with losses of a later program than the announced one: the record of
     /// the exec was lost.
-    pub(crate) fn unseen_execs(&self, announced: &LivenessTracker) -> Vec<(Pid, ExecGeneration)> {
+    pub(crate) fn unseen_execs(&self, announced: &ProcessTable) -> Vec<(Pid, ExecGeneration)> {
         let is_later = |key: &LostKey| {
             key.owner(announced) == Owner::Unannounced && announced.exec_gen(key.pid).is_some()
         };
@@ -223,7 +224,7 @@ impl PendingLosses {
     /// are of an unknown process, with pid 0.
     pub(crate) fn into_remaining(
         self,
-        announced: &LivenessTracker,
+        announced: &ProcessTable,
     ) -> impl Iterator<Item = (Pid, LostDelta)> {
         self.lost.into_iter().map(|PendingLoss { key, lost, .. }| match key.owner(announced) {
             Owner::Announced => (key.pid, LostDelta { processes: 0, ..lost }),
@@ -358,13 +359,13 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const POSITION: u64 = 100;
 
-    fn remaining(losses: PendingLosses, announced: &LivenessTracker) -> Vec<(Pid, LostDelta)> {
+    fn remaining(losses: PendingLosses, announced: &ProcessTable) -> Vec<(Pid, LostDelta)> {
         losses.into_remaining(announced).collect()
     }
 
-    fn announced(start: u64, exec_gen: u16) -> LivenessTracker {
-        let mut announced = LivenessTracker::default();
-        announced.insert(PID, start, Some(ExecGeneration(exec_gen)));
+    fn announced(start: u64, exec_gen: u16) -> ProcessTable {
+        let mut announced = ProcessTable::default();
+        announced.announce(PID, start, Some(ExecGeneration(exec_gen)));
         announced
     }
 
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!(losses.drain_before(PID, SECOND, ExecGeneration(3)), frees(3));
         assert_eq!(losses.drain_process(Pid(8), SECOND), LostDelta::default());
         assert_eq!(losses.drain_process(PID, SECOND), frees(4));
-        assert!(remaining(losses, &LivenessTracker::default()).is_empty());
+        assert!(remaining(losses, &ProcessTable::default()).is_empty());
     }
 
     #[test]
@@ -412,12 +413,12 @@ mod tests {
         let lost = LostDelta { processes: 1, ..frees(3) };
         let next = ExecGeneration(3);
         let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
-        let none = LivenessTracker::default();
+        let none = ProcessTable::default();
         assert!(losses.drain_unannounced(&announced(SECOND, 2)).is_empty());
         assert_eq!(losses.drain_unannounced(&none), [ended]);
         assert!(losses.drain_unannounced(&none).is_empty());
         let rest = [(PID, frees(8)), (PID, frees(4))];
-        assert_eq!(remaining(losses, &LivenessTracker::default()), rest);
+        assert_eq!(remaining(losses, &ProcessTable::default()), rest);
     }
 
     #[test]
@@ -440,7 +441,7 @@ mod tests {
         assert!(losses.split_off_unread(&before, |_| true).lost.is_empty());
         assert_eq!(losses.unseen_execs(&before), [(PID, ExecGeneration(2))]);
         assert!(losses.unseen_execs(&announced(SECOND, 2)).is_empty());
-        assert!(losses.unseen_execs(&LivenessTracker::default()).is_empty());
+        assert!(losses.unseen_execs(&ProcessTable::default()).is_empty());
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Reads whole BPF maps with few system calls.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 
 use super::super::load::bpf_object::map_error;
 use crate::error::Error;
 
 /// Entries requested per system call.
 const BATCH_ENTRIES: u32 = 256;
+const MAX_BATCH_ENTRIES: u32 = 1 << 20;
 
 /// A key and its value; in per-CPU maps the values of all CPUs, one after the other.
 pub(crate) type MapEntry = (Vec<u8>, Vec<u8>);
@@ -17,26 +19,21 @@ pub(crate) type MapEntry = (Vec<u8>, Vec<u8>);
 ///
 /// Entries that are added at the same time may be missing; no entry is returned twice.
 pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
-    match in_batches(map) {
-        Some(entries) => Ok(entries),
-        // Kernels before 5.6 have no batch lookup.
-        None => one_by_one(map),
-    }
+    in_batches(map).map_err(|error| map_error(&map.name().to_string_lossy())(error.into()))
 }
 
 /// Returns the size of an entry's value; in per-CPU maps of the values of all CPUs.
-fn value_bytes(map: &MapHandle) -> Option<usize> {
-    let value = usize::try_from(map.value_size()).ok()?;
+fn value_bytes(map: &MapHandle) -> usize {
+    let value = map.value_size() as usize;
     if map.map_type().is_percpu() {
-        Some(value.next_multiple_of(8).checked_mul(libbpf_rs::num_possible_cpus().ok()?)?)
+        value.next_multiple_of(8) * libbpf_rs::num_possible_cpus().unwrap_or(1)
     } else {
-        Some(value)
+        value
     }
 }
 
-fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
-    let key_bytes = usize::try_from(map.key_size()).ok()?;
-    let value_bytes = value_bytes(map)?;
+fn in_batches(map: &MapHandle) -> io::Result<Vec<MapEntry>> {
+    let (key_bytes, value_bytes) = (map.key_size() as usize, value_bytes(map));
     let (mut capacity, mut entries) = (BATCH_ENTRIES, Vec::new());
     let (mut position, mut started) = ([0_u8; 64], false);
     let fd = map.as_fd().as_raw_fd();
@@ -60,41 +57,21 @@ fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
         };
         if outcome == -libc::ENOSPC {
             // A bucket has more entries than fit; nothing was read.
-            capacity = capacity.checked_mul(2).filter(|capacity| *capacity <= 1 << 20)?;
-            continue;
+            if capacity < MAX_BATCH_ENTRIES {
+                capacity *= 2;
+                continue;
+            }
         }
         if outcome != 0 && outcome != -libc::ENOENT {
-            return None;
+            return Err(io::Error::from_raw_os_error(-outcome));
         }
         let returned = count.min(capacity) as usize;
         let keys = keys.chunks_exact(key_bytes).take(returned);
         let values = values.chunks_exact(value_bytes);
         entries.extend(keys.zip(values).map(|(key, value)| (key.to_vec(), value.to_vec())));
         if outcome == -libc::ENOENT {
-            return Some(entries);
+            return Ok(entries);
         }
         (position, started) = (next, true);
     }
-}
-
-fn one_by_one(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
-    let failed = map_error(&map.name().to_string_lossy());
-    let mut entries = Vec::new();
-    for key in map.keys() {
-        let value = if map.map_type().is_percpu() {
-            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(&failed)?;
-            values.map(|values| {
-                let padded = |value: Vec<u8>| {
-                    let bytes = value.len().next_multiple_of(8);
-                    value.into_iter().chain(std::iter::repeat(0)).take(bytes)
-                };
-                values.into_iter().flat_map(padded).collect()
-            })
-        } else {
-            map.lookup(&key, MapFlags::ANY).map_err(&failed)?
-        };
-        // A deleted entry belonged to a process that has exited.
-        entries.extend(value.map(|value| (key, value)));
-    }
-    Ok(entries)
 }

@@ -4,4 +4,6 @@ pub(super) mod activity;
 pub(super) mod counters;
 pub(super) mod map_reader;
 pub(super) mod record_ring;
+pub(super) mod ring;
 pub(super) mod table;
+pub(super) mod waiter;

@@ -1,13 +1,8 @@
 //! Reads the BPF ring buffers in batches of bounded size.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::time::Duration;
-
-use libbpf_rs::{AsRawLibbpf, RingBuffer, RingBufferBuilder, libbpf_sys};
-
 use super::super::load::bpf_object::LoadedObject;
-use crate::decode::{Record, decode_all};
+use super::ring::Ring;
+use crate::decode::Record;
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
@@ -15,79 +10,55 @@ use crate::stacks::{StackRecord, read};
 /// their size bounds its memory.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Return value of a callback that stops reading after the current record.
-const STOP: i32 = -1;
-
-#[derive(Default)]
-struct RecordBatch {
-    records: Vec<Record>,
-    stacks: Vec<StackRecord>,
-    decode_errors: u64,
-    /// Bytes that may still be read.
-    record_bytes: usize,
-    stack_bytes: usize,
-}
-
-/// Subtracts a record from the bytes that may be read; returns whether to continue.
-const fn consume(remaining: &mut usize, bytes: usize) -> i32 {
-    *remaining = remaining.saturating_sub(bytes);
-    if *remaining == 0 { STOP } else { 0 }
-}
-
 pub(crate) struct RecordRing {
-    records: RingBuffer<'static>,
-    stacks: Option<RingBuffer<'static>>,
-    batch: Rc<RefCell<RecordBatch>>,
+    pub(crate) records: Ring,
+    pub(crate) stacks: Option<Ring>,
+    stack_batch: Vec<StackRecord>,
+    decode_errors: u64,
     record_ring_bytes: usize,
     stack_ring_bytes: usize,
     /// The last batch left records in the ring.
     has_more: bool,
+    /// The last batch had records.
+    is_busy: bool,
 }
 
 impl RecordRing {
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
-        let batch = Rc::new(RefCell::new(RecordBatch::default()));
         let stacks = loaded.config.stacks.is_enabled();
         Ok(Self {
-            records: open(loaded, "records", on_record(&batch, loaded.config.objects))?,
-            stacks: stacks.then(|| open(loaded, "stack_records", on_stack(&batch))).transpose()?,
-            batch,
+            records: open(loaded, "records")?,
+            stacks: stacks.then(|| open(loaded, "stack_records")).transpose()?,
+            stack_batch: Vec::new(),
+            decode_errors: 0,
             record_ring_bytes: loaded.config.ring_bytes as usize,
             stack_ring_bytes: loaded.config.stack_ring_bytes as usize,
             has_more: false,
+            is_busy: false,
         })
     }
 
-    /// Sleeps until the timeout or until a ring fills; returns at once if the last batch left
-    /// records.
-    pub(crate) fn wait(&self, timeout: Duration) {
-        if self.has_more {
-            return;
-        }
-        let rings = std::iter::once(&self.records).chain(&self.stacks);
-        let mut waits: Vec<_> = rings
-            .map(|ring| libc::pollfd { fd: ring.epoll_fd(), events: libc::POLLIN, revents: 0 })
-            .collect();
-        let timeout = timeout.as_millis().try_into().unwrap_or(i32::MAX);
-        // An interrupted wait just ends early.
-        // SAFETY: the list has the stated number of entries and outlives the call. The
-        // descriptors belong to the rings, which self owns.
-        unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, timeout) };
-    }
-
     /// The next batch of records.
-    pub(crate) fn drain_records(&mut self) -> Vec<Record> {
-        self.batch.borrow_mut().record_bytes = BATCH_BYTES;
-        self.batch.borrow_mut().stack_bytes = self.stack_ring_bytes;
-        let _ = self.records.consume_raw();
+    pub(crate) fn drain_records(&mut self) -> Result<Vec<Record>, Error> {
+        let (mut records, mut decode_errors) = (Vec::new(), 0);
+        let consumed = self.records.consume(BATCH_BYTES, |bytes| match Record::parse(bytes) {
+            Ok(record) => records.push(record),
+            Err(_) => decode_errors += 1,
+        });
+        self.has_more = consumed.map_err(|cause| ring_error("records", cause))?;
         // After the calls: a stack is sent before its call, so the stacks of all calls that were
         // read are read with them. Reading the size of the ring covers everything in it by then.
-        let _ = self.stacks.as_ref().map(RingBuffer::consume_raw);
-        let mut batch = self.batch.borrow_mut();
-        self.has_more = batch.record_bytes == 0;
-        // The next batch is likely to be as long.
-        let next = Vec::with_capacity(batch.records.len());
-        std::mem::replace(&mut batch.records, next)
+        let (stacks, stack_bytes) = (&mut self.stack_batch, self.stack_ring_bytes);
+        if let Some(ring) = &mut self.stacks {
+            let consumed = ring.consume(stack_bytes, |bytes| match read(bytes) {
+                Some(stack) => stacks.push(stack),
+                None => decode_errors += 1,
+            });
+            consumed.map_err(|cause| ring_error("stack_records", cause))?;
+        }
+        self.is_busy = !records.is_empty() || !stacks.is_empty();
+        self.decode_errors += decode_errors;
+        Ok(records)
     }
 
     /// Returns whether the last batch emptied the ring.
@@ -95,25 +66,15 @@ impl RecordRing {
         !self.has_more
     }
 
-    /// Returns the position in the ring up to which records were written.
-    pub(crate) fn written(&self) -> u64 {
-        // SAFETY: the ring is one of `records`, which lives through the call.
-        self.first().map_or(0, |ring| unsafe { libbpf_sys::ring__producer_pos(ring) })
+    /// Returns whether the last batch had records.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.is_busy
     }
 
-    /// Returns whether all records up to a position were read. A record that is still being written blocks
-    /// those after it, so an unfilled batch does not imply this.
-    pub(crate) fn has_read(&self, position: u64) -> bool {
-        // SAFETY: the ring is one of `records`, which lives through the call.
-        let read = |ring| unsafe { libbpf_sys::ring__consumer_pos(ring) } >= position;
-        self.first().is_none_or(read)
-    }
-
-    fn first(&self) -> Option<*const libbpf_sys::ring> {
-        // SAFETY: libbpf checks the index and returns null where there is no such ring.
-        let ring =
-            unsafe { libbpf_sys::ring_buffer__ring(self.records.as_libbpf_object().as_ptr(), 0) };
-        (!ring.is_null()).then_some(ring.cast_const())
+    /// Returns whether there are records, complete or not.
+    pub(crate) fn has_unread(&self) -> bool {
+        let mut rings = std::iter::once(&self.records).chain(&self.stacks);
+        rings.any(|ring| ring.written() != ring.position())
     }
 
     /// Returns the number of batches after which everything now in the ring was read.
@@ -123,57 +84,20 @@ impl RecordRing {
 
     /// Returns the stacks that were read with the last batch of records.
     pub(crate) fn drain_stacks(&mut self) -> Vec<StackRecord> {
-        std::mem::take(&mut self.batch.borrow_mut().stacks)
+        std::mem::take(&mut self.stack_batch)
     }
 
     /// Returns the number of records since the last call that could not be decoded; any is a bug.
     pub(crate) fn drain_decode_errors(&mut self) -> u64 {
-        std::mem::take(&mut self.batch.borrow_mut().decode_errors)
+        std::mem::take(&mut self.decode_errors)
     }
 }
 
-fn open(
-    loaded: &LoadedObject,
-    name: &'static str,
-    each: impl FnMut(&[u8]) -> i32 + 'static,
-) -> Result<RingBuffer<'static>, Error> {
-    let failed = |error: libbpf_rs::Error| Error::Ring { ring: name, cause: error.into() };
-    let map = loaded.map(name)?;
-    let mut builder = RingBufferBuilder::new();
-    builder.add(&map, each).map_err(failed)?;
-    builder.build().map_err(failed)
+fn open(loaded: &LoadedObject, name: &'static str) -> Result<Ring, Error> {
+    Ring::open(loaded.map(name)?).map_err(|cause| ring_error(name, cause))
 }
 
-fn on_record(batch: &Rc<RefCell<RecordBatch>>, objects: bool) -> impl FnMut(&[u8]) -> i32 + use<> {
-    let batch = Rc::clone(batch);
-    move |bytes| {
-        let mut batch = batch.borrow_mut();
-        let RecordBatch { records, decode_errors, .. } = &mut *batch;
-        decode_all(bytes, objects, records, decode_errors);
-        consume(&mut batch.record_bytes, bytes.len())
-    }
-}
-
-fn on_stack(batch: &Rc<RefCell<RecordBatch>>) -> impl FnMut(&[u8]) -> i32 + use<> {
-    let batch = Rc::clone(batch);
-    move |bytes| {
-        let mut batch = batch.borrow_mut();
-        match read(bytes) {
-            Some(stack) => batch.stacks.push(stack),
-            None => batch.decode_errors += 1,
-        }
-        consume(&mut batch.stack_bytes, bytes.len())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn full_batch_stops_the_reader() {
-        let mut remaining = 300;
-        assert_eq!([128, 128, 128].map(|bytes| consume(&mut remaining, bytes)), [0, 0, STOP]);
-        assert_eq!(remaining, 0);
-    }
+/// Returns the error of a ring that cannot be mapped or waited for.
+pub(in crate::session) fn ring_error(ring: &'static str, cause: std::io::Error) -> Error {
+    Error::Ring { ring, cause: libbpf_rs::Error::from(cause).into() }
 }

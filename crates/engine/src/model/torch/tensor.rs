@@ -18,16 +18,6 @@ pub struct TensorEvent {
     pub reserved: u64,
 }
 
-impl TensorEvent {
-    /// Sets the allocation site.
-    pub const fn set_site(&mut self, at: Option<SiteId>) {
-        match &mut self.op {
-            TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => *site = at,
-            TensorOp::Freed { .. } => {}
-        }
-    }
-}
-
 /// What happened to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TensorOp {
