@@ -9,6 +9,7 @@ use anyhow::Result;
 use engine::ledger::Ledger;
 use engine::metrics::{CollectorInput, GpuInfo, MetricsCollector};
 use engine::model::event::Event;
+use engine::model::trace_mode::StackMode;
 use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
 use formats::WallClock;
@@ -18,7 +19,6 @@ use formats::report::verdict::short_location;
 use formats::sanitize::error_chain;
 
 use crate::budget::{AgentUsage, Budget, DegradationStep};
-use crate::config::trace::StackModeConfig;
 use crate::incidents::IncidentCollector;
 use crate::log::Log;
 use crate::source::{Message, Program, Source};
@@ -74,10 +74,10 @@ impl EngineLoop {
         };
         let ledger = Ledger::new().without_ended_history();
         let trace = &shared.config.trace;
-        let first = match trace.stacks {
-            StackModeConfig::Full => DegradationStep::FramePointerStacks,
-            StackModeConfig::Fp => DegradationStep::NoStacks,
-            StackModeConfig::Off => DegradationStep::MergedSites,
+        let first = match trace.stacks.0 {
+            StackMode::Full => DegradationStep::FramePointerStacks,
+            StackMode::FramePointer => DegradationStep::NoStacks,
+            StackMode::Off => DegradationStep::MergedSites,
         };
         let budget = Budget::new(trace.max_cpu, trace.max_memory.map(|size| size.0), first);
         let limits = shared.config.metrics.limits();
@@ -177,9 +177,9 @@ impl EngineLoop {
             let has = |step| change.steps.contains(&step);
             source.limit_stacks(
                 match (has(DegradationStep::NoStacks), has(DegradationStep::FramePointerStacks)) {
-                    (true, _) => StackModeConfig::Off,
-                    (false, true) => StackModeConfig::Fp,
-                    (false, false) => StackModeConfig::Full,
+                    (true, _) => StackMode::Off,
+                    (false, true) => StackMode::FramePointer,
+                    (false, false) => StackMode::Full,
                 },
             );
             if has(DegradationStep::MergedSites) {
@@ -282,7 +282,7 @@ mod tests {
             Timestamp(7)
         }
 
-        fn limit_stacks(&self, _: StackModeConfig) {}
+        fn limit_stacks(&self, _: StackMode) {}
 
         fn finish(self: Box<Self>) -> (Vec<Message>, Timestamp) {
             (Vec::new(), Timestamp(7))

@@ -117,12 +117,12 @@ impl HttpClient {
         self.check(limited.send(body), MAX_RESPONSE_BYTES)
     }
 
-    /// Requests the endpoint. Returns the body of the response.
+    /// Requests a path below the endpoint. Returns the body of the response.
     ///
     /// # Errors
     /// There is no response, or it is an error or too large.
-    pub fn get(&self, max_bytes: u64) -> Result<Vec<u8>, RequestError> {
-        let mut request = self.agent.get(&self.endpoint.url);
+    pub fn get(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, RequestError> {
+        let mut request = self.agent.get(format!("{}{path}", self.endpoint.url));
         for (name, value) in self.own_headers()? {
             request = request.header(name, value);
         }

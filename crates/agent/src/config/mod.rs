@@ -14,7 +14,7 @@ mod section;
 pub mod trace;
 mod units;
 
-pub use units::{ByteSize, DurationValue, Ratio};
+pub use units::{ByteSize, Choice, DurationValue, Ratio};
 
 use std::fs::File;
 use std::io::ErrorKind;

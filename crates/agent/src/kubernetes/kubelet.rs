@@ -57,7 +57,7 @@ struct ContainerStatus {
 
 /// Queries the kubelet once.
 pub(super) fn list_pods(client: &HttpClient) -> Result<Pods> {
-    let text = client.get(MAX_RESPONSE_BYTES).map_err(|error| {
+    let text = client.get("/pods", MAX_RESPONSE_BYTES).map_err(|error| {
         let advice = match error.status {
             Some(401) => ": the token is not accepted; set a valid one (kubernetes.token_file)",
             Some(403) => {

@@ -21,7 +21,7 @@ const DEFAULT_TOP: usize = 20;
 /// Runs the verb.
 pub(crate) fn run(options: &cli::DiffArgs) -> Result<Outcome> {
     let inputs = [options.before.as_path(), &options.after];
-    let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
+    let mut out = options.output.open(&inputs)?;
     let (before, old) = read(&options.before)?;
     let (after, new) = read(&options.after)?;
     let diff = Diff::of(

@@ -1,9 +1,8 @@
 //! `vramscope kernels`: launches by kernel, copies by direction, failed calls.
 
 use anyhow::Result;
+use engine::model::trace_mode::StackMode;
 use engine::snapshot::SnapshotOptions;
-
-use capture::session::TensorMode;
 
 use super::trace::{TraceOptions, activity_options, run_trace};
 use crate::live::report_loop::{LiveFormat, LiveView, ReportOptions};
@@ -13,23 +12,14 @@ use crate::{Outcome, cli};
 pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
     let format = LiveFormat::of(&options.format);
     run_trace(&TraceOptions {
-        target: &options.target,
-        in_process: None,
-        interval: options.interval,
-        duration: options.duration,
+        duration: options.times.duration,
         format: Some(format),
         output: options.output.as_deref(),
-        record: None,
         force: options.force,
-        limit: None,
         activity: Some(activity_options(&options.launches)),
         view: LiveView::Activity,
         objects: false,
-        stacks: Some(cli::StackModeArg::Off),
-        tensors: TensorMode::Off,
-        stack_depth: None,
-        wrappers: &[],
-        user: None,
+        stacks: StackMode::Off,
         reports: ReportOptions {
             snapshot: SnapshotOptions {
                 top: options.top.unwrap_or(if format == LiveFormat::Json { 1000 } else { 10 }),
@@ -37,5 +27,6 @@ pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
             },
             ..ReportOptions::default()
         },
+        ..TraceOptions::new(&options.target, options.times.interval)
     })
 }

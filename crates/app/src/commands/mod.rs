@@ -2,7 +2,7 @@
 
 pub(crate) mod advise;
 #[cfg(feature = "capture")]
-mod agent_query;
+pub(crate) mod agent_query;
 #[cfg(feature = "capture")]
 mod command_user;
 pub(crate) mod completions;

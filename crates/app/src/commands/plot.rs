@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use engine::analysis::bands::GroupBy;
 use formats::report::chart;
-use formats::report::chart::{Chart, Panel, Theme};
+use formats::report::chart::{Chart, Panel};
 use formats::report::html::InitialView;
 use formats::sanitize::sanitize;
 
 use super::report;
 use crate::Outcome;
-use crate::cli::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
+use crate::cli::PlotArgs;
 use crate::files::input;
 use crate::files::plot_data;
 use crate::files::plot_data::PlotRequest;
@@ -87,13 +86,7 @@ fn request<'a>(options: &'a PlotArgs, path: &'a Path) -> PlotRequest<'a> {
 }
 
 fn chart(options: &PlotArgs) -> Result<Chart> {
-    let by = match options.by {
-        PlotByArg::Kind => GroupBy::Kind,
-        PlotByArg::Site => GroupBy::Site,
-        PlotByArg::Process => GroupBy::Process,
-        PlotByArg::Device => GroupBy::Device,
-        PlotByArg::Library => GroupBy::Library,
-    };
+    let by = options.by;
     let mut panels = Vec::new();
     let names = names(&options.files);
     for (file, name) in options.files.iter().zip(&names) {
@@ -110,12 +103,8 @@ fn chart(options: &PlotArgs) -> Result<Chart> {
         title: title.unwrap_or_else(|| format!("{}: memory by {}", names.join(", "), by.name())),
         panels,
         size: options.size.unwrap_or((width, DEFAULT_SIZE.1)),
-        theme: match options.theme {
-            PlotThemeArg::Auto => Theme::Auto,
-            PlotThemeArg::Light => Theme::Light,
-            PlotThemeArg::Dark => Theme::Dark,
-        },
-        clock: options.time == PlotTimeArg::Utc,
+        theme: options.theme,
+        clock: options.is_utc,
     })
 }
 

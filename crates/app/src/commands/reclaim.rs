@@ -13,7 +13,7 @@ use crate::live::program_socket::ProgramSocket;
 use crate::{Outcome, cli};
 
 /// Runs the verb. Fails with status 1 if no function is registered, or if one failed.
-pub(crate) fn run(options: &cli::ReclaimArgs) -> Result<Outcome> {
+pub(crate) fn run(options: &cli::ProgramArgs) -> Result<Outcome> {
     let program = ProgramSocket::find(Pid(options.pid))?;
     let live = || -> Result<Option<u64>> {
         Ok(program.live()?.and_then(|live| live["live_bytes"].as_u64()))

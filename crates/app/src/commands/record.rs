@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use engine::model::trace_mode::StackMode;
 use engine::model::units::Timestamp;
 use formats::WallClock;
 
-use super::trace::{TraceOptions, activity_if_enabled, run_trace, stacks, tensors};
+use super::trace::{TraceOptions, activity_if_enabled, run_trace, tensors};
 use crate::io::output;
-use crate::live::report_loop::{LiveView, ReportOptions};
 use crate::{Outcome, cli};
 
 /// Interval of the progress line on a terminal.
@@ -19,25 +19,17 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn run(options: &cli::RecordArgs) -> Result<Outcome> {
     let default = default_name();
     let output = options.output.as_ref().unwrap_or(&default);
+    let stacks = options.stacks.stacks.unwrap_or(StackMode::Full);
     run_trace(&TraceOptions {
-        target: &options.target,
-        in_process: None,
-        interval: PROGRESS_INTERVAL,
         duration: options.duration,
-        format: None,
-        output: None,
         record: Some(output),
         force: options.force,
-        limit: None,
         activity: activity_if_enabled(options.kernels, &options.launches)?,
-        view: LiveView::Overview,
         objects: !options.objects.no_objects,
-        stacks: options.stacks.stacks,
-        tensors: tensors(options.torch.torch, stacks(options.stacks.stacks)),
-        stack_depth: None,
-        wrappers: &[],
+        stacks,
+        tensors: tensors(options.torch.torch, stacks),
         user: options.user.as_deref(),
-        reports: ReportOptions::default(),
+        ..TraceOptions::new(&options.target, PROGRESS_INTERVAL)
     })
 }
 

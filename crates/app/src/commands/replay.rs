@@ -9,9 +9,10 @@ use engine::ledger::Ledger;
 use engine::model::ids::FunctionId;
 use engine::model::units::Timestamp;
 use engine::snapshot::{EndedHistory, SnapshotOptions};
-use formats::export::{CaptureSource, ReportContext};
+use formats::WallClock;
+use formats::export::{CaptureSource, GpuLabel, ReportContext};
 use formats::import::{ImportError, SourceFormat, Warning};
-use formats::recording::{RecordingReader, RecordingRow};
+use formats::recording::{FunctionTable, RecordingReader, RecordingRow};
 use formats::report::live::text::TextStyle;
 use formats::report::live::text::overview::LastOptions;
 use formats::sanitize::sanitize;
@@ -37,7 +38,7 @@ pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
     if source != SourceFormat::Recording {
         bail!("only recordings can be replayed; this is a {} file", source.name());
     }
-    let mut out = output::results_from(&[path], options.output.as_deref(), options.force)?;
+    let mut out = options.output.open(&[path])?;
     let (top, sites) = match format {
         LiveFormat::Text => (10, 10),
         LiveFormat::Json => (1000, 100),
@@ -103,41 +104,68 @@ pub(crate) fn read(
     mut reported: impl FnMut(&mut Ledger, Timestamp),
 ) -> Result<ReplayedTrace> {
     let mut reader = RecordingReader::open(path, known_function)?;
-    let mut ledger = Ledger::new();
-    ledger.add_wrappers(wrappers.iter().map(String::as_str));
-    let (mut clock, mut gpus) = (None, Vec::new());
+    let mut state = RecordedState::default();
+    state.ledger.add_wrappers(wrappers.iter().map(String::as_str));
     let mut at = Timestamp(0);
-    let mut has_activity = false;
-    let mut source = CaptureSource::Probes;
     while let Some(row) = reader.next_row()? {
-        match row {
-            RecordingRow::Clock(value) => clock = Some(value),
-            RecordingRow::Gpu(gpu) => gpus.push(gpu),
-            RecordingRow::Event(event) => {
-                at = at.max(event.time);
-                ledger.apply(&event);
-            }
+        match &row {
+            RecordingRow::Event(event) => at = at.max(event.time),
             RecordingRow::Tick(time) => {
-                at = at.max(time);
-                reported(&mut ledger, time);
+                at = at.max(*time);
+                reported(&mut state.ledger, *time);
             }
-            RecordingRow::End(time) => at = time,
-            RecordingRow::About { key, value } if &*key == "kernels" && &*value == "yes" => {
-                ledger = ledger.with_activity();
-                has_activity = true;
-            }
-            RecordingRow::About { key, value } if &*key == "source" => {
-                source = CaptureSource::parse(&value).unwrap_or(source);
-            }
-            RecordingRow::About { .. } | RecordingRow::Unknown => {}
+            RecordingRow::End(time) => at = *time,
+            _ => {}
+        }
+        state.apply(row);
+    }
+    let clock = state.clock.take().ok_or_else(|| no_clock(path))?;
+    let context = state.context(clock, reader.functions());
+    let RecordedState { ledger, has_activity, .. } = state;
+    Ok(ReplayedTrace { ledger, at, context, has_activity, warnings: reader.warnings() })
+}
+
+/// The rows of a recording so far.
+#[derive(Default)]
+pub(crate) struct RecordedState {
+    pub(crate) ledger: Ledger,
+    pub(crate) clock: Option<WallClock>,
+    /// Host of the trace.
+    pub(crate) host: String,
+    gpus: Vec<GpuLabel>,
+    source: Option<CaptureSource>,
+    has_activity: bool,
+}
+
+impl RecordedState {
+    pub(crate) fn apply(&mut self, row: RecordingRow) {
+        match row {
+            RecordingRow::Clock(clock) => self.clock = Some(output::clock(clock)),
+            RecordingRow::Gpu(gpu) => self.gpus.push(gpu),
+            RecordingRow::Event(event) => self.ledger.apply(&event),
+            RecordingRow::About { key, value } => match &*key {
+                "kernels" if &*value == "yes" => {
+                    self.ledger = std::mem::take(&mut self.ledger).with_activity();
+                    self.has_activity = true;
+                }
+                "source" => self.source = CaptureSource::parse(&value),
+                "hostname" => self.host = value.to_string(),
+                _ => {}
+            },
+            RecordingRow::Tick(_) | RecordingRow::End(_) | RecordingRow::Unknown => {}
         }
     }
-    let clock = output::clock(clock.ok_or_else(|| no_clock(path))?);
-    let recorded = reader.functions().clone();
-    let source = Some(source);
-    let context =
-        ReportContext { clock, function: |_| "an unknown function", recorded, gpus, source };
-    Ok(ReplayedTrace { ledger, at, context, has_activity, warnings: reader.warnings() })
+
+    /// Returns the names and the clock of reports.
+    pub(crate) fn context(&self, clock: WallClock, functions: &FunctionTable) -> ReportContext {
+        ReportContext {
+            clock,
+            function: |_| "an unknown function",
+            recorded: functions.clone(),
+            gpus: self.gpus.clone(),
+            source: Some(self.source.unwrap_or(CaptureSource::Probes)),
+        }
+    }
 }
 
 /// Writes the final report of a recorded trace. Returns the warnings about the file, which go to

@@ -55,7 +55,7 @@ pub(crate) fn run_question(options: &ReportArgs, question: AnalysisArg) -> Resul
         .flatten()
         .map(PathBuf::as_path)
         .collect();
-    let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
+    let mut out = options.output.open(&inputs)?;
     let outcome = if format == ReportFormat::Html {
         request.page(source, &mut out)?
     } else {

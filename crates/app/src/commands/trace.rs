@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 use capture::command;
 use capture::in_process::CollectorDir;
 use capture::plan::AttachMode;
-use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
+use capture::session::{ActivityOptions, SessionOptions, Target};
 use engine::model::ids::Pid;
+use engine::model::trace_mode::{StackMode, TensorMode};
 use engine::model::units::{Bytes, Nanos};
 use engine::snapshot::{ListScope, SnapshotOptions};
 use formats::report::view::gpu_facts;
@@ -66,11 +67,9 @@ pub(crate) fn trace_options<'a>(
     } else {
         ProcessFilter { user: None, name: options.name.clone() }
     };
+    let stacks = options.stacks.stacks.unwrap_or(StackMode::Full);
     Ok(TraceOptions {
-        target,
-        in_process: None,
-        interval: options.interval,
-        duration: options.duration,
+        duration: options.times.duration,
         format: Some(format),
         output: options.output.as_deref(),
         record: options.record.as_deref(),
@@ -79,8 +78,8 @@ pub(crate) fn trace_options<'a>(
         activity: activity_if_enabled(options.kernels, &options.launches)?,
         view: LiveView::of(options.by, options.allocations, format)?,
         objects: !options.objects.no_objects,
-        stacks: options.stacks.stacks,
-        tensors: tensors(options.torch.torch, stacks(options.stacks.stacks)),
+        stacks,
+        tensors: tensors(options.torch.torch, stacks),
         stack_depth: options.stack_depth,
         wrappers: &options.wrappers.wrapper,
         user: options.user.as_deref(),
@@ -93,6 +92,7 @@ pub(crate) fn trace_options<'a>(
             in_place: target.command.is_empty(),
             why: false,
         },
+        ..TraceOptions::new(target, options.times.interval)
     })
 }
 
@@ -134,8 +134,7 @@ pub(crate) struct TraceOptions<'a> {
     pub(crate) view: LiveView,
     /// CUDA objects (streams, events and the like) are tracked.
     pub(crate) objects: bool,
-    /// How call stacks are collected; `None`: by default.
-    pub(crate) stacks: Option<cli::StackModeArg>,
+    pub(crate) stacks: StackMode,
     pub(crate) tensors: TensorMode,
     pub(crate) stack_depth: Option<usize>,
     /// Functions that are never the headline of a call stack.
@@ -143,6 +142,32 @@ pub(crate) struct TraceOptions<'a> {
     /// User that runs the command; None: the one who called sudo.
     pub(crate) user: Option<&'a str>,
     pub(crate) reports: ReportOptions,
+}
+
+impl<'a> TraceOptions<'a> {
+    /// Returns the options of a trace with full stacks that neither reports nor records.
+    pub(crate) fn new(target: &'a cli::TargetArgs, interval: Duration) -> Self {
+        Self {
+            target,
+            in_process: None,
+            interval,
+            duration: None,
+            format: None,
+            output: None,
+            record: None,
+            force: false,
+            limit: None,
+            activity: None,
+            view: LiveView::Overview,
+            objects: true,
+            stacks: StackMode::Full,
+            tensors: TensorMode::Off,
+            stack_depth: None,
+            wrappers: &[],
+            user: None,
+            reports: ReportOptions::default(),
+        }
+    }
 }
 
 /// Traces and reports until something ends the trace. With a command, its exit code is passed on.
@@ -172,16 +197,11 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
         }
     };
     let target = target(settings.target, suspended.as_ref().map(command::SuspendedCommand::pid));
-    let mut options = session_options(settings.target, settings.stacks, target.clone())?;
-    (options.activity, options.tensors) = (settings.activity, settings.tensors);
-    options.objects = settings.objects;
+    let options = session_options(settings, target.clone())?;
     let live = match dir {
-        Some(dir) => LiveTrace::start_in_process(in_process_options(settings, options), dir)?,
+        Some(dir) => LiveTrace::start_in_process(options, dir)?,
         None => LiveTrace::start(options)?,
     };
-    for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
-        output::log(warning);
-    }
     let mut out = output::reports(reports)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let mut report =
@@ -273,14 +293,9 @@ fn outputs(settings: &TraceOptions<'_>) -> Result<(Option<Planned>, Option<Plann
 
 /// Returns the tensor mode that `--torch` selects. Without call stacks, tensors cannot be attributed
 /// to lines.
-pub(crate) const fn tensors(mode: Option<cli::TensorModeArg>, stacks: StackMode) -> TensorMode {
-    match mode {
-        None if !stacks.is_enabled() => TensorMode::Off,
-        None | Some(cli::TensorModeArg::Auto) => TensorMode::WhileGrowing,
-        Some(cli::TensorModeArg::Off) => TensorMode::Off,
-        Some(cli::TensorModeArg::Totals) => TensorMode::Totals,
-        Some(cli::TensorModeArg::Full) => TensorMode::Full,
-    }
+pub(crate) fn tensors(mode: Option<TensorMode>, stacks: StackMode) -> TensorMode {
+    let default = if stacks.is_enabled() { TensorMode::WhileGrowing } else { TensorMode::Off };
+    mode.unwrap_or(default)
 }
 
 /// Returns how launches and copies are counted, if they are.
@@ -297,7 +312,7 @@ pub(crate) fn activity_if_enabled(
 /// Returns how launches and copies are counted.
 pub(crate) fn activity_options(options: &cli::LaunchArgs) -> ActivityOptions {
     ActivityOptions {
-        check_every_launch: options.check_launches == Some(cli::CheckLaunchesArg::All),
+        check_every_launch: options.check_launches == Some(true),
         table_entries: options.activity_table_size,
         baseline: options.empty_launch_probes,
     }
@@ -339,55 +354,27 @@ fn ring(requested: Option<Bytes>, default: u32) -> Result<u32> {
     Ok(bytes)
 }
 
-/// Returns how call stacks are collected: by default in full.
-pub(crate) const fn stacks(requested: Option<cli::StackModeArg>) -> StackMode {
-    match requested {
-        Some(cli::StackModeArg::Off) => StackMode::Off,
-        Some(cli::StackModeArg::Fp) => StackMode::FramePointer,
-        Some(cli::StackModeArg::Full) | None => StackMode::Full,
-    }
-}
-
-/// Returns session options with the default ring sizes of in-process tracing.
-fn in_process_options(settings: &TraceOptions<'_>, options: SessionOptions) -> SessionOptions {
-    let target = settings.target;
-    let ring_bytes = target.ring_size.map_or(IN_PROCESS_RING_BYTES, |_| options.ring_bytes);
-    let stack_ring_bytes =
-        target.stack_ring_size.map_or(IN_PROCESS_STACK_RING_BYTES, |_| options.stack_ring_bytes);
-    SessionOptions { ring_bytes, stack_ring_bytes, ..options }
-}
-
 /// Returns the options of the capture session.
-pub(crate) fn session_options(
-    options: &cli::TargetArgs,
-    stacks: Option<cli::StackModeArg>,
-    target: Target,
-) -> Result<SessionOptions> {
-    let ring_bytes = ring(options.ring_size, SessionOptions::RING_BYTES)?;
-    let stack_ring_bytes = ring(options.stack_ring_size, SessionOptions::STACK_RING_BYTES)?;
-    let attach_mode = options.attach_mode.map(|attach_mode| match attach_mode {
-        cli::AttachModeArg::Session => AttachMode::Session,
-        cli::AttachModeArg::Multi => AttachMode::Multi,
-        cli::AttachModeArg::Single => AttachMode::Single,
-    });
-    let table_entries = options.process_table_size;
-    let drivers = options.driver.clone();
-    let stacks = self::stacks(stacks);
-    let empty_probes = options.empty_probes;
+fn session_options(settings: &TraceOptions<'_>, target: Target) -> Result<SessionOptions> {
+    let options = settings.target;
+    let (ring_bytes, stack_ring_bytes) = match settings.in_process {
+        Some(_) => (IN_PROCESS_RING_BYTES, IN_PROCESS_STACK_RING_BYTES),
+        None => (SessionOptions::RING_BYTES, SessionOptions::STACK_RING_BYTES),
+    };
+    let is_mode = |mode: &AttachMode| options.attach_mode.as_deref() == Some(mode.name());
     Ok(SessionOptions {
-        target,
-        drivers,
-        ring_bytes,
-        table_entries,
+        drivers: options.driver.clone(),
+        ring_bytes: ring(options.ring_size, ring_bytes)?,
+        table_entries: options.process_table_size,
         thread_entries: options.thread_table_size,
-        attach_mode,
-        activity: None,
-        objects: false,
-        stacks,
-        tensors: TensorMode::Off,
-        stack_ring_bytes,
-        logs: SessionOptions::DEFAULT_LOG_DIR.into(),
-        empty_probes,
+        attach_mode: AttachMode::ALL.into_iter().find(is_mode),
+        activity: settings.activity,
+        objects: settings.objects,
+        stacks: settings.stacks,
+        tensors: settings.tensors,
+        stack_ring_bytes: ring(options.stack_ring_size, stack_ring_bytes)?,
+        empty_probes: options.empty_probes,
+        ..SessionOptions::new(target)
     })
 }
 
@@ -517,7 +504,7 @@ fn snapshot_options(options: &cli::LiveArgs) -> SnapshotOptions {
         top: options.top.unwrap_or(if json { 1000 } else { 10 }),
         min_size: options.min_size.unwrap_or_default(),
         min_age: Nanos::from_millis(u64::try_from(min_age).unwrap_or(u64::MAX)),
-        sort: options.sort.into(),
+        sort: options.sort,
         top_sites: options.top.unwrap_or(if json { 100 } else { 10 }),
         ended_sites: false,
         lists: ListScope::All,

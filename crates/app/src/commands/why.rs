@@ -13,7 +13,7 @@ use crate::live::program_socket::{ProgramSocket, SiteKeepers};
 use crate::{Outcome, cli};
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::WhyArgs) -> Result<Outcome> {
+pub(crate) fn run(options: &cli::ProgramArgs) -> Result<Outcome> {
     let (sites, search) = ProgramSocket::find(Pid(options.pid))?.keepers()?;
     let mut out = output::results();
     if options.format.is_json() {

@@ -14,6 +14,7 @@ use super::liveness::LivenessTracker;
 use super::load::bpf_object::{LoadedObject, RuntimeConfig};
 use super::read::counters::ProbeCounters;
 use super::read::record_ring::RecordRing;
+use super::trace_mode::WireMode;
 use super::{RESCAN_INTERVAL, StackMode};
 use crate::clock;
 use crate::decode::{ExecGeneration, Record};

@@ -15,4 +15,5 @@ pub mod overhead;
 pub mod program;
 pub mod stack;
 pub mod tensor;
+pub mod trace_mode;
 pub mod units;

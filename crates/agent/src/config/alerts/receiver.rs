@@ -10,9 +10,9 @@ use formats::sanitize::error_chain;
 use serde::Deserialize;
 
 use super::unknown_rule;
-use crate::config::DurationValue;
 use crate::config::endpoint::{AuthScheme, Credentials, HttpEndpoint};
 use crate::config::section::section;
+use crate::config::{Choice, DurationValue};
 use crate::{child_program, secret};
 
 /// Name in `rules` for messages about incidents, which only receivers that name it get.
@@ -25,7 +25,7 @@ section! {
         #[serde(rename = "type")]
         kind: ReceiverType = ReceiverType::Log, default "\"log\"";
         /// Lowest severity that is sent: `info`, `warning` or `critical`.
-        min_severity: SeverityName = SeverityName::Info, default "\"info\"";
+        min_severity: Choice<Severity> = Choice(Severity::Info), default "\"info\"";
         /// Only these rules; empty: all. `incident` is a message for each incident, and must be named.
         rules: Vec<String> = Vec::new(), default "[]";
         /// Send an alert that still fires again after this time; `0s`: never.
@@ -79,28 +79,6 @@ pub enum PayloadFormat {
     Slack,
 }
 
-/// A severity in the configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SeverityName {
-    /// For information.
-    Info,
-    /// Needs attention within hours.
-    Warning,
-    /// Needs attention now.
-    Critical,
-}
-
-impl SeverityName {
-    const fn severity(self) -> Severity {
-        match self {
-            Self::Info => Severity::Info,
-            Self::Warning => Severity::Warning,
-            Self::Critical => Severity::Critical,
-        }
-    }
-}
-
 impl ReceiverConfig {
     /// Limit of one request or command.
     pub(crate) fn timeout(&self) -> Duration {
@@ -117,7 +95,7 @@ impl ReceiverConfig {
     pub(crate) fn accepts(&self, rule: &str, severity: Severity) -> bool {
         let is_named = self.rules.iter().any(|name| name == rule);
         let is_wanted = self.rules.is_empty() && rule != INCIDENT_RULE;
-        severity >= self.min_severity.severity() && (is_named || is_wanted)
+        severity >= self.min_severity.0 && (is_named || is_wanted)
     }
 
     /// Returns the endpoint of a webhook.

@@ -15,12 +15,13 @@ use formats::export::allocations::{AllocationWriter, CsvEncoder, JsonEncoder};
 use formats::export::format_writer::FormatWriter;
 use formats::export::nsys_tsv::NsysTables;
 use formats::export::perfetto::{MAX_SLICES, PerfettoWriter};
+use formats::export::profile::ProfileValue;
 use formats::export::speedscope::SpeedscopeWriter;
 use formats::import::SourceFormat;
 use formats::import::collecting_sink::FileInfo;
 
 use crate::Outcome;
-use crate::cli::{self, ExportArgs, ExportFormat};
+use crate::cli::{ExportArgs, ExportFormat};
 use crate::files::input;
 use crate::files::input::InputFile;
 use crate::io::atomic_file::AtomicFile;
@@ -93,13 +94,13 @@ fn check(options: &ExportArgs, format: ExportFormat) -> Result<()> {
             bail!("--value and --unit do not apply to pprof, which contains all four values")
         }
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
-        _ if chosen || options.at.is_some() => {
+        _ if chosen || options.at_peak.is_some() => {
             bail!("--value, --unit and --at only apply to folded, flamegraph and pprof")
         }
         _ => {}
     }
     match options.value {
-        Some(cli::ProfileValueArg::Allocated) if options.at.is_some() => {
+        Some(ProfileValue::Allocated) if options.at_peak.is_some() => {
             bail!("--at does not apply to --value allocated, which covers the whole file")
         }
         _ => Ok(()),

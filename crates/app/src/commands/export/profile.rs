@@ -8,7 +8,7 @@ use formats::export::profile::{
 };
 use formats::import::SourceFormat;
 
-use crate::cli::{self, ExportArgs, ExportFormat};
+use crate::cli::{ExportArgs, ExportFormat};
 use crate::files::input;
 use crate::io::output;
 
@@ -17,7 +17,7 @@ pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceForm
     let scope = source.scope();
     let mut out = super::single(options, format)?;
     let mut groups = GroupTable::new(scope);
-    let mut peaks = (options.at == Some(cli::InUseAtArg::Peak)).then(|| PeakAnalysis::new(scope));
+    let mut peaks = (options.at_peak == Some(true)).then(|| PeakAnalysis::new(scope));
     let input = input::read(&options.file, input::selection(&options.filter), &mut |change, _| {
         groups.observe(change);
         if let Some(peaks) = &mut peaks {
@@ -30,14 +30,8 @@ pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceForm
     };
     let (stacks, processes) = (&input.info.stacks, &input.info.processes);
     let profile = Profile { samples: &samples, stacks, processes, title: &input.name };
-    let value = match options.value {
-        None | Some(cli::ProfileValueArg::Inuse) => ProfileValue::InUse,
-        Some(cli::ProfileValueArg::Allocated) => ProfileValue::Allocated,
-    };
-    let unit = match options.unit {
-        None | Some(cli::ProfileUnitArg::Bytes) => ProfileUnit::Bytes,
-        Some(cli::ProfileUnitArg::Count) => ProfileUnit::Objects,
-    };
+    let value = options.value.unwrap_or(ProfileValue::InUse);
+    let unit = options.unit.unwrap_or(ProfileUnit::Bytes);
     let writer = &mut *out.writer;
     match format {
         ExportFormat::Flamegraph if !profile.has(value) => {
