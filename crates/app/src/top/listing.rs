@@ -46,6 +46,27 @@ pub(crate) struct Listing<'a> {
     pub(crate) empty: String,
 }
 
+impl<'a> Listing<'a> {
+    /// Returns a table of entries. `id`: what stays the same of each, `row`: how it is shown.
+    pub(crate) fn of<T: 'a>(
+        columns: Vec<ColumnSpec>,
+        entries: Vec<T>,
+        empty: impl Into<String>,
+        id: impl Fn(&T) -> u64,
+        row: impl Fn(&T) -> Row + 'a,
+    ) -> Self {
+        let nothing = || Row { cells: Vec::new(), tone: Tone::Plain, target: Target::Nothing };
+        Self {
+            columns,
+            charts: Vec::new(),
+            ids: entries.iter().map(id).collect(),
+            row: Box::new(move |index| entries.get(index).map_or_else(nothing, &row)),
+            sorted: None,
+            empty: empty.into(),
+        }
+    }
+}
+
 /// Returns an id of a row.
 pub(crate) fn id_of(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();

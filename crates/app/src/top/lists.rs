@@ -31,8 +31,9 @@ pub(crate) fn of_page<'a>(shown: &'a Shown<'a>, state: &'a State) -> Option<List
     }
 }
 
-fn nothing() -> Row {
-    Row { cells: Vec::new(), tone: Tone::Plain, target: Target::Nothing }
+/// Returns a row of a process.
+fn plain_row(cells: Vec<String>, host: usize, key: ProcessKey) -> Row {
+    Row { cells, tone: Tone::Plain, target: Target::Process { host, key } }
 }
 
 /// Returns the id of a leak that stays while the list changes.
@@ -45,12 +46,6 @@ fn processes<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     let is_shown =
         |column: &&ProcessColumn| **column != ProcessColumn::Host || shown.views.len() > 1;
     let columns: Vec<ProcessColumn> = state.columns.iter().filter(is_shown).copied().collect();
-    let ids = items.iter().map(|item| match item {
-        Item::Group(label, _) => id_of(label),
-        Item::Process(host, index, _) => {
-            id_of((*host, shown.row(*host, *index).map(|row| row.process.key)))
-        }
-    });
     let is_chart = |(_, column): &(usize, &ProcessColumn)| **column == ProcessColumn::History;
     let sorted = columns.iter().position(|column| order_of(*column) == Some(state.order));
     let mut specs: Vec<_> = columns.iter().map(|column| column.spec()).collect();
@@ -58,27 +53,28 @@ fn processes<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         let used = columns.iter().position(|column| *column == ProcessColumn::Used);
         used.and_then(|index| specs.get_mut(index)).into_iter().for_each(|it| it.title = "ADDED");
     }
-    Listing {
-        columns: specs,
-        charts: columns.iter().enumerate().filter(is_chart).map(|(index, _)| index).collect(),
-        ids: ids.collect(),
-        sorted: sorted.map(|index| (index, state.is_reversed)),
-        empty: empty_text(state),
-        row: Box::new(move |index| match items.get(index) {
-            Some(Item::Group(label, totals)) => Row {
-                cells: columns
-                    .iter()
-                    .map(|column| processes::group_cell(*column, label, totals))
-                    .collect(),
-                tone: if totals.leaking > 0 { Tone::Warning } else { Tone::Title },
-                target: Target::Group(label.clone()),
-            },
-            Some(Item::Process(host, row, depth)) => {
-                process_row(shown, state, &columns, (*host, *row, *depth)).unwrap_or_else(nothing)
-            }
-            None => nothing(),
-        }),
-    }
+    let charts = columns.iter().enumerate().filter(is_chart).map(|(index, _)| index).collect();
+    let id = |item: &Item| match item {
+        Item::Group(label, _) => id_of(label),
+        Item::Process(host, index, _) => {
+            id_of((*host, shown.row(*host, *index).map(|row| row.process.key)))
+        }
+    };
+    let row = move |item: &Item| match item {
+        Item::Group(label, totals) => Row {
+            cells: columns
+                .iter()
+                .map(|column| processes::group_cell(*column, label, totals))
+                .collect(),
+            tone: if totals.leaking > 0 { Tone::Warning } else { Tone::Title },
+            target: Target::Group(label.clone()),
+        },
+        Item::Process(host, row, depth) => {
+            process_row(shown, state, &columns, (*host, *row, *depth))
+        }
+    };
+    let sorted = sorted.map(|index| (index, state.is_reversed));
+    Listing { charts, sorted, ..Listing::of(specs, items, empty_text(state), id, row) }
 }
 
 fn empty_text(state: &State) -> String {
@@ -94,10 +90,11 @@ fn process_row(
     state: &State,
     columns: &[ProcessColumn],
     (host, index, depth): (usize, usize, usize),
-) -> Option<Row> {
-    let row = shown.row(host, index)?;
+) -> Row {
+    let nothing = Row { cells: Vec::new(), tone: Tone::Plain, target: Target::Nothing };
+    let Some(row) = shown.row(host, index) else { return nothing };
     let usage = shown.usage(host, row);
-    let of = shown.cells(host, row, &usage, state)?;
+    let Some(of) = shown.cells(host, row, &usage, state) else { return nothing };
     let cell = |column: &ProcessColumn| {
         let text = processes::cell(*column, row, &of);
         match column {
@@ -112,7 +109,7 @@ fn process_row(
         ProcessState::Ended => Tone::Dim,
     };
     let target = Target::Process { host, key: row.process.key };
-    Some(Row { cells: columns.iter().map(cell).collect(), tone, target })
+    Row { cells: columns.iter().map(cell).collect(), tone, target }
 }
 
 fn suspects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
@@ -133,21 +130,17 @@ fn suspects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         }
         None => "No leak found.".to_owned(),
     };
-    Listing {
-        columns: leaks::COLUMNS.to_vec(),
-        charts: Vec::new(),
-        ids: found.iter().map(|(host, _, leak)| id_of((*host, leak_id(leak)))).collect(),
-        sorted: None,
+    Listing::of(
+        leaks::COLUMNS.to_vec(),
+        found,
         empty,
-        row: Box::new(move |index| match found.get(index) {
-            Some((host, number, leak)) => Row {
-                cells: leaks::cells(number + 1, leak),
-                tone: Tone::Alarm,
-                target: Target::Leak { host: *host, id: leak_id(leak) },
-            },
-            None => nothing(),
-        }),
-    }
+        |(host, _, leak)| id_of((*host, leak_id(leak))),
+        |(host, number, leak)| Row {
+            cells: leaks::cells(number + 1, leak),
+            tone: Tone::Alarm,
+            target: Target::Leak { host: *host, id: leak_id(leak) },
+        },
+    )
 }
 
 /// Returns the rows of all processes that pass the filter.
@@ -172,29 +165,19 @@ fn of_tensors<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
             rows.push((host, row, torch, None));
         }
     }
-    Listing {
-        columns: tensors::COLUMNS.to_vec(),
-        charts: Vec::new(),
-        ids: rows
-            .iter()
-            .map(|(host, row, _, device)| {
-                id_of((*host, row.process.key, device.map(|device| device.device)))
-            })
-            .collect(),
-        sorted: None,
-        empty: "No process uses PyTorch's caching allocator.".to_owned(),
-        row: Box::new(move |index| match rows.get(index) {
-            Some((host, row, torch, device)) => Row {
-                cells: match device {
-                    Some(device) => tensors::cells(row, device),
-                    None => tensors::unavailable_cells(row, torch),
-                },
-                tone: Tone::Plain,
-                target: Target::Process { host: *host, key: row.process.key },
-            },
-            None => nothing(),
-        }),
-    }
+    Listing::of(
+        tensors::COLUMNS.to_vec(),
+        rows,
+        "No process uses PyTorch's caching allocator.",
+        |(host, row, _, device)| {
+            id_of((*host, row.process.key, device.map(|device| device.device)))
+        },
+        |(host, row, torch, device)| {
+            let unavailable = || tensors::unavailable_cells(row, torch);
+            let cells = device.map_or_else(unavailable, |device| tensors::cells(row, device));
+            plain_row(cells, *host, row.process.key)
+        },
+    )
 }
 
 fn of_objects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
@@ -203,24 +186,13 @@ fn of_objects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         rows.extend(row.process.objects.iter().map(|view| (host, row, view)));
     }
     rows.sort_by_key(|(_, _, view)| std::cmp::Reverse(view.live));
-    Listing {
-        columns: objects::COLUMNS.to_vec(),
-        charts: Vec::new(),
-        ids: rows
-            .iter()
-            .map(|(host, row, view)| id_of((*host, row.process.key, view.kind)))
-            .collect(),
-        sorted: None,
-        empty: "No stream, event, graph or module was created yet.".to_owned(),
-        row: Box::new(move |index| match rows.get(index) {
-            Some((host, row, view)) => Row {
-                cells: objects::cells(row, view),
-                tone: Tone::Plain,
-                target: Target::Process { host: *host, key: row.process.key },
-            },
-            None => nothing(),
-        }),
-    }
+    Listing::of(
+        objects::COLUMNS.to_vec(),
+        rows,
+        "No stream, event, graph or module was created yet.",
+        |(host, row, view)| id_of((*host, row.process.key, view.kind)),
+        |(host, row, view)| plain_row(objects::cells(row, view), *host, row.process.key),
+    )
 }
 
 fn of_kernels<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
@@ -238,34 +210,25 @@ fn of_kernels<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         Err(copy) => copy.calls,
     };
     rows.sort_by_key(|(.., one)| std::cmp::Reverse(count(one)));
-    Listing {
-        columns: kernels::COLUMNS.to_vec(),
-        charts: Vec::new(),
-        ids: rows
-            .iter()
-            .map(|(host, row, _, one)| match one {
-                Ok(kernel) => {
-                    id_of((*host, row.process.key, &kernel.name, format!("{:?}", kernel.target)))
-                }
-                Err(copy) => {
-                    id_of((*host, row.process.key, copy.direction.name(), copy.asynchronous))
-                }
-            })
-            .collect(),
-        sorted: None,
-        empty: "Launches and copies are not counted; --kernels counts them.".to_owned(),
-        row: Box::new(move |index| match rows.get(index) {
-            Some((host, row, window, one)) => Row {
-                cells: match one {
-                    Ok(kernel) => kernels::kernel_cells(row, kernel, *window),
-                    Err(copy) => kernels::copy_cells(row, copy, *window),
-                },
-                tone: Tone::Plain,
-                target: Target::Process { host: *host, key: row.process.key },
-            },
-            None => nothing(),
-        }),
-    }
+    Listing::of(
+        kernels::COLUMNS.to_vec(),
+        rows,
+        "Launches and copies are not counted; --kernels counts them.",
+        |(host, row, _, one)| {
+            let key = row.process.key;
+            match one {
+                Ok(kernel) => id_of((*host, key, &kernel.name, format!("{:?}", kernel.target))),
+                Err(copy) => id_of((*host, key, copy.direction.name(), copy.asynchronous)),
+            }
+        },
+        |(host, row, window, one)| {
+            let cells = match one {
+                Ok(kernel) => kernels::kernel_cells(row, kernel, *window),
+                Err(copy) => kernels::copy_cells(row, copy, *window),
+            };
+            plain_row(cells, *host, row.process.key)
+        },
+    )
 }
 
 /// Returns what happened: what was seen here, then what agents have written.
@@ -277,25 +240,17 @@ pub(crate) fn all_incidents<'a>(shown: &'a Shown<'a>) -> Vec<(usize, &'a inciden
 }
 
 fn of_incidents<'a>(shown: &'a Shown<'a>) -> Listing<'a> {
-    let all = all_incidents(shown);
-    Listing {
-        columns: incidents::COLUMNS.to_vec(),
-        charts: Vec::new(),
-        ids: all
-            .iter()
-            .map(|(host, one)| id_of((*host, &one.time, &one.kind, one.pid, &one.summary)))
-            .collect(),
-        sorted: None,
-        empty: "No out-of-memory error and no anomaly so far.".to_owned(),
-        row: Box::new(move |index| match all.get(index) {
-            Some((_, one)) => Row {
-                cells: one.cells(),
-                tone: if one.kind == "anomaly" { Tone::Warning } else { Tone::Alarm },
-                target: Target::Nothing,
-            },
-            None => nothing(),
-        }),
-    }
+    Listing::of(
+        incidents::COLUMNS.to_vec(),
+        all_incidents(shown),
+        "No out-of-memory error and no anomaly so far.",
+        |(host, one)| id_of((*host, &one.time, &one.kind, one.pid, &one.summary)),
+        |(_, one)| Row {
+            cells: one.cells(),
+            tone: if one.kind == "anomaly" { Tone::Warning } else { Tone::Alarm },
+            target: Target::Nothing,
+        },
+    )
 }
 
 /// Returns the sites of a process, those of tensors first.
@@ -356,31 +311,25 @@ fn of_sites<'a>(
     if baseline.is_some() {
         columns.iter_mut().filter(|spec| spec.title == "LIVE").for_each(|it| it.title = "ADDED");
     }
-    Some(Listing {
-        columns,
-        charts: chart.into_iter().collect(),
-        ids: found.iter().map(|(site, tensors)| id_of((site.name, *tensors))).collect(),
-        sorted: None,
-        empty: match state.is_paused {
-            true => "Sites were not listed when the screen was frozen; Space goes on.".to_owned(),
-            false => "No site is listed yet.".to_owned(),
-        },
-        row: Box::new(move |index| match found.get(index) {
-            Some((site, is_tensors)) => {
-                let verdict = verdicts.get(&site.name).copied();
-                Row {
-                    cells: sites::cells(site, verdict, baseline),
-                    tone: match verdict.map(|one| one.verdict) {
-                        Some(Verdict::Leak) => Tone::Alarm,
-                        Some(Verdict::RampUp) => Tone::Warning,
-                        _ => Tone::Plain,
-                    },
-                    target: Target::Site { name: site.name, is_tensors: *is_tensors },
-                }
-            }
-            None => nothing(),
-        }),
-    })
+    let empty = match state.is_paused {
+        true => "Sites were not listed when the screen was frozen; Space goes on.",
+        false => "No site is listed yet.",
+    };
+    let id = |(site, tensors): &(&SiteView, bool)| id_of((site.name, *tensors));
+    let row = move |(site, is_tensors): &(&SiteView, bool)| {
+        let verdict = verdicts.get(&site.name).copied();
+        Row {
+            cells: sites::cells(site, verdict, baseline),
+            tone: match verdict.map(|one| one.verdict) {
+                Some(Verdict::Leak) => Tone::Alarm,
+                Some(Verdict::RampUp) => Tone::Warning,
+                _ => Tone::Plain,
+            },
+            target: Target::Site { name: site.name, is_tensors: *is_tensors },
+        }
+    };
+    let charts = chart.into_iter().collect();
+    Some(Listing { charts, ..Listing::of(columns, found, empty, id, row) })
 }
 
 fn of_allocations<'a>(
@@ -396,19 +345,15 @@ fn of_allocations<'a>(
         .filter(|(one, _)| one.site == site)
         .collect();
     found.sort_by_key(|(one, _)| (std::cmp::Reverse(one.bytes), std::cmp::Reverse(one.age)));
-    Some(Listing {
-        columns: allocations::COLUMNS.to_vec(),
-        charts: Vec::new(),
-        ids: found.iter().map(|(one, _)| id_of(one.key)).collect(),
-        sorted: None,
-        empty: "None of the largest allocations of the process is from this site.".to_owned(),
-        row: Box::new(move |index| match found.get(index) {
-            Some((one, thread)) => Row {
-                cells: allocations::cells(one, thread),
-                tone: Tone::Plain,
-                target: Target::Nothing,
-            },
-            None => nothing(),
-        }),
-    })
+    Some(Listing::of(
+        allocations::COLUMNS.to_vec(),
+        found,
+        "None of the largest allocations of the process is from this site.",
+        |(one, _)| id_of(one.key),
+        |(one, thread)| Row {
+            cells: allocations::cells(one, thread),
+            tone: Tone::Plain,
+            target: Target::Nothing,
+        },
+    ))
 }

@@ -9,12 +9,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use engine::model::ids::Pid;
 use formats::sanitize::sanitize;
 
+use crate::io::output_file::NON_BLOCKING;
+
 /// Largest file that is read, and limit of files that are kept.
 const MAX_FILE_BYTES: u64 = 2 << 20;
 const MAX_FILES: usize = 32;
-
-/// `O_NONBLOCK`: a path named by a process may be a pipe.
-const NON_BLOCKING: i32 = 0o4000;
 
 /// Lines of a file; `None` if it cannot be read.
 type Lines = Option<Vec<String>>;
@@ -44,6 +43,7 @@ fn read(pid: Pid, file: &str) -> Option<Vec<String>> {
     if !file.starts_with('/') {
         return None;
     }
+    // A path named by a process may be a pipe.
     let open = |path: &str| {
         let file = OpenOptions::new().read(true).custom_flags(NON_BLOCKING).open(path).ok()?;
         file.metadata().ok()?.is_file().then_some(file)
