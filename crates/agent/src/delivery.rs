@@ -10,7 +10,7 @@ use anyhow::Result;
 use formats::sanitize::sanitize;
 
 use super::http_client::RequestError;
-use super::{AgentState, AgentThread, OutcomeCounter, fault};
+use super::{AgentState, OutcomeCounter, Worker, fault};
 
 /// Initial and maximum delay between two attempts; it doubles with each.
 const INITIAL_BACKOFF: Duration =
@@ -52,12 +52,12 @@ impl<T: Send + 'static> DeliveryQueue<T> {
         shared: &Arc<AgentState>,
         options: DeliveryOptions,
         send: impl FnMut(&T, Duration) -> Result<(), RequestError> + Send + 'static,
-    ) -> Result<(Self, AgentThread)> {
+    ) -> Result<(Self, Worker)> {
         let (queue, inbox) = sync_channel(options.capacity);
         let (counts, receiver) = (options.counts, options.receiver);
         let state = Arc::clone(shared);
         let count_dropped = Box::new(move || counts(&state).count(receiver, "dropped", 1));
-        let thread = AgentThread::spawn_abandonable(options.thread, shared, move |shared| {
+        let thread = Worker::abandonable(options.thread, shared, move |shared| {
             let failures = FailureLog::new(options.operation.clone());
             Delivery { shared, options, failures, send, shutdown: None }.run(&inbox);
             Ok(())

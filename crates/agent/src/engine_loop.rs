@@ -22,7 +22,7 @@ use crate::budget::{AgentUsage, Budget, DegradationStep};
 use crate::incidents::IncidentCollector;
 use crate::log::Log;
 use crate::source::{Message, Program, Source};
-use crate::{AgentState, AgentThread, PublishedSnapshot, SelfUsage, metrics_input};
+use crate::{AgentState, PublishedSnapshot, SelfUsage, Worker, metrics_input};
 
 /// Time between two snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ impl EngineLoop {
     pub(crate) fn run(
         &mut self,
         source: &dyn Source,
-        workers: &mut Vec<AgentThread>,
+        workers: &mut Vec<Worker>,
         log: &Log,
         interrupted: &AtomicBool,
     ) -> Result<()> {
@@ -117,7 +117,7 @@ impl EngineLoop {
                 self.publish();
                 next = (next + SNAPSHOT_INTERVAL).max(Instant::now());
                 // An agent without one of its workers must not keep running: restart it.
-                if let Some(ended) = workers.iter().position(AgentThread::is_finished) {
+                if let Some(ended) = workers.iter().position(Worker::is_finished) {
                     return Err(workers.swap_remove(ended).failure());
                 }
                 if let Some(error) = log.failure() {
@@ -296,7 +296,7 @@ mod tests {
         fault_point: || (),
     };
 
-    fn engine(state: &std::path::Path) -> (EngineLoop, AgentThread) {
+    fn engine(state: &std::path::Path) -> (EngineLoop, Worker) {
         let config = Config { state_dir: state.into(), ..Config::default() };
         let shared = AgentState::new(config);
         let (collector, writer) = IncidentCollector::start(&shared, PROGRAM.write_html).unwrap();

@@ -27,7 +27,6 @@ mod snapshot_feed;
 mod source;
 mod threads;
 mod trusted_path;
-mod worker;
 
 pub use http_client::{HttpClient, RequestError};
 pub use source::{Message, Program, Source, WriteHtml};
@@ -47,7 +46,6 @@ use log::Log;
 pub(crate) use outcome_counter::OutcomeCounter;
 pub(crate) use self_usage::SelfUsage;
 pub(crate) use snapshot_feed::{PublishedSnapshot, SnapshotFeed};
-pub(crate) use worker::AgentThread;
 
 /// Time to flush log messages at shutdown.
 const SHUTDOWN_LOG_TIMEOUT: Duration = Duration::from_secs(1);

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use engine::metrics::MetricSet;
 use engine::snapshot::Snapshot;
+use engine::view::View;
 use formats::export::ReportContext;
+use formats::report::view::gpu_facts;
 use tokio::sync::watch;
 
 use super::budget::AgentUsage;
@@ -25,6 +27,14 @@ pub(crate) struct PublishedSnapshot {
     pub(crate) metrics: MetricSet,
     /// Usage of the agent itself, and its degradation steps.
     pub(crate) own: AgentUsage,
+}
+
+impl PublishedSnapshot {
+    /// Calls `show` with what outputs show of the snapshot.
+    pub(crate) fn with_view<T>(&self, show: impl FnOnce(&View<'_>) -> T) -> T {
+        let facts = gpu_facts(&self.context.gpus);
+        show(&View::of(&self.snapshot, &facts))
+    }
 }
 
 /// The latest snapshot, and a way to wait for the next one.

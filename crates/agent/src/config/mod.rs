@@ -90,6 +90,11 @@ impl MetricsConfig {
     }
 }
 
+/// Returns the problems of values that are not valid.
+fn problems<const N: usize>(checks: [(bool, &str); N]) -> impl Iterator<Item = String> {
+    checks.into_iter().filter(|(is_valid, _)| !is_valid).map(|(_, problem)| problem.to_owned())
+}
+
 impl Config {
     /// Default of `state_dir`.
     pub const STATE_DIR: &'static str = "/var/lib/vramscope";

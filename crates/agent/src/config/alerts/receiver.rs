@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::unknown_rule;
 use crate::config::endpoint::{AuthScheme, Credentials, HttpEndpoint};
 use crate::config::section::section;
-use crate::config::{Choice, DurationValue};
+use crate::config::{Choice, DurationValue, problems};
 use crate::{child_program, secret};
 
 /// Name in `rules` for messages about incidents, which only receivers that name it get.
@@ -123,10 +123,10 @@ impl ReceiverConfig {
     /// Returns its problems, each with advice.
     pub(super) fn problems(&self) -> Vec<String> {
         let names: Vec<&str> = RULE_NAMES.into_iter().chain([INCIDENT_RULE]).collect();
-        let mut problems: Vec<String> =
+        let mut found: Vec<String> =
             self.rules.iter().filter_map(|name| unknown_rule(name, &names)).collect();
         let repeats = self.repeat_interval.0;
-        for (is_valid, problem) in [
+        found.extend(problems([
             (
                 self.rate_limit > 0 && !self.rate_limit_window.0.is_zero(),
                 "`rate_limit` and `rate_limit_window` must be more than 0",
@@ -144,19 +144,17 @@ impl ReceiverConfig {
                 self.token_header.is_none() || self.token_file.is_some(),
                 "`token_header` requires `token_file`",
             ),
-        ] {
-            problems.extend((!is_valid).then(|| problem.to_owned()));
-        }
-        self.check_type(&mut problems);
+        ]));
+        self.check_type(&mut found);
         match self.kind {
             ReceiverType::Log => (),
             ReceiverType::Webhook => match self.endpoint() {
-                Ok(endpoint) => problems.extend(endpoint.check()),
-                Err(problem) => problems.push(problem),
+                Ok(endpoint) => found.extend(endpoint.check()),
+                Err(problem) => found.push(problem),
             },
-            ReceiverType::Command => problems.extend(child_program::check(&self.command).err()),
+            ReceiverType::Command => found.extend(child_program::check(&self.command).err()),
         }
-        problems
+        found
     }
 
     /// Reports keys that apply to another type.
