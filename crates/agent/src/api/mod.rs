@@ -3,12 +3,9 @@
 mod answers;
 mod auth;
 mod cache;
-mod connections;
-mod cpu_share;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
-mod layers;
 pub(crate) mod live;
 mod query;
 mod response;
@@ -33,11 +30,11 @@ use super::{AgentState, PublishedSnapshot, Worker};
 use answers::Answer;
 use auth::token::BearerToken;
 use cache::{CacheKey, ResponseCache, Visible};
-use cpu_share::CpuGate;
-pub(crate) use cpu_share::CpuShare;
 use live::LivePage;
 use query::ListQuery;
 use response::{ApiError, ApiResult, JSON, ok};
+use server::cpu_share::CpuGate;
+pub(crate) use server::cpu_share::CpuShare;
 
 /// Age of the latest snapshot beyond which the agent is not ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);

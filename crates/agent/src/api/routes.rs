@@ -17,7 +17,8 @@ use formats::report::view::page::{SITE_COLUMNS, SiteDetails};
 use super::answers::{self, Answer, OneIncident, OneProcess, OneSite, Snapshot, Status, ViewList};
 use super::query::{ListQuery, NoQuery};
 use super::response::{ApiError, ApiResult, BINARY, HTML, JSON, TEXT, json, ok};
-use super::{Api, files, layers, live};
+use super::server::layers;
+use super::{Api, files, live};
 use crate::incidents::IncidentView;
 
 const INDEX: &str = "\

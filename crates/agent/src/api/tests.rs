@@ -41,7 +41,7 @@ use tower::ServiceExt;
 
 use super::{Api, READY_TIMEOUT, routes};
 use crate::alerts::AlertView;
-use crate::budget::AgentUsage;
+use crate::process::budget::AgentUsage;
 use crate::config::Config;
 use crate::incidents::IncidentView;
 use crate::{AgentState, PublishedSnapshot};

@@ -23,8 +23,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::metrics::SeriesLimits;
 
-use super::trusted_path;
-use super::trusted_path::Refusal;
+use crate::files::trusted_path::{self, Refusal};
 use section::section;
 
 section! {

@@ -15,7 +15,7 @@ use super::retention::{Retention, prune, sweep};
 use super::ticker::Ticker;
 use crate::config::exporters::ParquetConfig;
 use crate::delivery::FailureLog;
-use crate::durable_file::DurableFile;
+use crate::files::durable_file::DurableFile;
 use crate::{AgentState, PublishedSnapshot, Worker};
 
 const NAME: &str = "parquet";

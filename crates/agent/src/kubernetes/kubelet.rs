@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use engine::model::container::Pod;
 use serde::Deserialize;
 
-use crate::http_client::HttpClient;
+use crate::delivery::http_client::HttpClient;
 
 /// Maximum size of a response: some hundred pods of some ten KiB each.
 const MAX_RESPONSE_BYTES: u64 = 64 << 20;

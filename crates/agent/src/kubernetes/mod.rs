@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use engine::model::container::{Container, Pod};
 use engine::snapshot::Snapshot;
 
-use super::http_client::HttpClient;
+use crate::delivery::http_client::HttpClient;
 use super::{AgentState, Worker};
 use kubelet::Pods;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use subtle::ConstantTimeEq;
 
-use crate::secret;
+use crate::files::secret;
 
 /// Minimum length, so that it cannot be guessed.
 const MIN_TOKEN_CHARS: usize = 16;

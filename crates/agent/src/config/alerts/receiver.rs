@@ -13,7 +13,8 @@ use super::unknown_rule;
 use crate::config::endpoint::{AuthScheme, Credentials, HttpEndpoint};
 use crate::config::section::section;
 use crate::config::{Choice, DurationValue, problems};
-use crate::{child_program, secret};
+use crate::delivery::child_program;
+use crate::files::secret;
 
 /// Name in `rules` for messages about incidents, which only receivers that name it get.
 pub(crate) const INCIDENT_RULE: &str = "incident";

@@ -17,7 +17,7 @@ use prost::Message;
 use super::ticker::Ticker;
 use crate::config::exporters::OtlpConfig;
 use crate::delivery::{DeliveryOptions, DeliveryQueue};
-use crate::http_client::{HttpClient, RequestError};
+use crate::delivery::http_client::{HttpClient, RequestError};
 use crate::{AgentState, Worker};
 
 /// Name in counts.

@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
     use crate::PublishedSnapshot;
-    use crate::budget::AgentUsage;
+    use crate::process::budget::AgentUsage;
     use crate::incidents::collect::event_ring::EventRing;
     use crate::incidents::collect::test_events::{allocate, event};
 

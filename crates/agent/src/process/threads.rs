@@ -9,7 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use formats::sanitize::sanitize;
 use rustix::thread::CapabilitySet;
 
-use crate::{AgentState, capabilities};
+use super::capabilities;
+use crate::AgentState;
 
 /// How often the exit of a thread is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

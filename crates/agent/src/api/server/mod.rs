@@ -1,5 +1,9 @@
 //! Connections: accepted, and limited in number, time and size.
 
+pub(super) mod connections;
+pub(super) mod cpu_share;
+pub(super) mod layers;
+
 use std::io;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -19,8 +23,8 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
-use super::connections::{Activity, Connections};
 use super::{Api, routes};
+use connections::{Activity, Connections};
 
 /// Maximum number of connections. A further one replaces one that waits for a request; if there is
 /// none, it gets 503 and is closed.

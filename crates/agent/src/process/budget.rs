@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use engine::model::units::Bytes;
 
-use super::api::CpuShare;
-use super::self_usage::SelfUsage;
+use crate::api::CpuShare;
+use crate::process::self_usage::SelfUsage;
 
 /// Degradation steps, in the order in which they are taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -14,7 +14,7 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use crate::config::endpoint::{AuthScheme, Credentials, HttpEndpoint, header};
-use crate::secret;
+use crate::files::secret;
 
 /// Maximum bytes read of the response to a POST.
 const MAX_RESPONSE_BYTES: u64 = 64 << 10;

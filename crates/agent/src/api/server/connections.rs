@@ -7,24 +7,24 @@ use std::time::Instant;
 use tokio::task::AbortHandle;
 
 /// The open connections.
-pub(super) struct Connections {
+pub(in crate::api) struct Connections {
     max: usize,
     open: Vec<(Arc<Activity>, AbortHandle)>,
 }
 
 /// Whether a connection waits for a request.
-pub(super) struct Activity {
+pub(in crate::api) struct Activity {
     /// Time since which it waits; none while a request is handled.
     idle_since: Mutex<Option<Instant>>,
 }
 
 impl Connections {
-    pub(super) const fn new(max: usize) -> Self {
+    pub(in crate::api) const fn new(max: usize) -> Self {
         Self { max, open: Vec::new() }
     }
 
     /// Makes room for one more. Returns whether there is: not if all handle a request.
-    pub(super) fn make_room(&mut self) -> bool {
+    pub(in crate::api) fn make_room(&mut self) -> bool {
         self.open.retain(|(_, task)| !task.is_finished());
         if self.open.len() < self.max {
             return true;
@@ -36,18 +36,18 @@ impl Connections {
         true
     }
 
-    pub(super) fn add(&mut self, activity: Arc<Activity>, task: AbortHandle) {
+    pub(in crate::api) fn add(&mut self, activity: Arc<Activity>, task: AbortHandle) {
         self.open.push((activity, task));
     }
 }
 
 impl Activity {
-    pub(super) fn new() -> Arc<Self> {
+    pub(in crate::api) fn new() -> Arc<Self> {
         Arc::new(Self { idle_since: Mutex::new(Some(Instant::now())) })
     }
 
     /// Sets whether a request is handled.
-    pub(super) fn set_busy(&self, is_busy: bool) {
+    pub(in crate::api) fn set_busy(&self, is_busy: bool) {
         let idle_since = (!is_busy).then(Instant::now);
         *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = idle_since;
     }

@@ -4,8 +4,8 @@ use engine::metrics::{AgentStats, GpuInfo};
 use engine::model::units::Bytes;
 use formats::export::ReportContext;
 
-use super::AgentState;
-use super::budget::AgentUsage;
+use crate::AgentState;
+use crate::process::budget::AgentUsage;
 
 /// Returns the GPUs of the host.
 pub(crate) fn gpus(context: &ReportContext) -> Vec<GpuInfo> {

@@ -33,7 +33,7 @@ impl CpuShare {
 
     /// Sets no limit.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn allow_any(&self) {
+    pub(in crate::api) fn allow_any(&self) {
         self.share.store(u64::MAX, Ordering::Relaxed);
     }
 
@@ -57,18 +57,18 @@ impl Default for CpuShare {
 }
 
 /// Lets requests continue one at a time.
-pub(super) struct CpuGate {
+pub(in crate::api) struct CpuGate {
     budget: Mutex<CpuBudget>,
 }
 
 impl CpuGate {
-    pub(super) fn new() -> Self {
+    pub(in crate::api) fn new() -> Self {
         let budget = CpuBudget { at: Instant::now(), used: Duration::ZERO, balance: 0.0 };
         Self { budget: Mutex::new(budget) }
     }
 
     /// Waits until CPU time is available. Must be called on the HTTP thread.
-    pub(super) async fn pass(&self, cpu_share: &CpuShare) {
+    pub(in crate::api) async fn pass(&self, cpu_share: &CpuShare) {
         let mut budget = self.budget.lock().await;
         loop {
             let used = thread_time();

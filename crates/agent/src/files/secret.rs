@@ -14,7 +14,7 @@ use formats::sanitize::sanitize;
 use rustix::fs::OFlags;
 use ureq::tls::{Certificate, PemItem};
 
-use super::trusted_path;
+use crate::files::trusted_path;
 
 /// Maximum size of a file.
 const MAX_BYTES: u64 = 4 << 20;

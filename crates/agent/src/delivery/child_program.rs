@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use formats::sanitize::{sanitize, sanitize_up_to};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::SnapshotFeed;
+use crate::SnapshotFeed;
 
 /// Environment variables that a program inherits from the agent.
 const INHERITED_ENV_VARS: [&str; 3] = ["PATH", "HOME", "LANG"];

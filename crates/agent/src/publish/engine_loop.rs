@@ -18,11 +18,12 @@ use formats::recording::FunctionTable;
 use formats::report::verdict::short_location;
 use formats::sanitize::error_chain;
 
-use crate::budget::{AgentUsage, Budget, DegradationStep};
+use crate::process::budget::{AgentUsage, Budget, DegradationStep};
 use crate::incidents::IncidentCollector;
-use crate::log::Log;
+use crate::process::log::Log;
 use crate::source::{Message, Program, Source};
-use crate::{AgentState, PublishedSnapshot, SelfUsage, Worker, metrics_input};
+use super::metrics_input;
+use crate::{AgentState, PublishedSnapshot, SelfUsage, Worker};
 
 /// Time between two snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,8 +10,8 @@ use formats::export::ReportContext;
 use formats::report::view::gpu_facts;
 use tokio::sync::watch;
 
-use super::budget::AgentUsage;
-use crate::fault;
+use crate::process::budget::AgentUsage;
+use crate::process::fault;
 
 /// A snapshot with its metrics. One is published every second, and one at once after an
 /// out-of-memory error.

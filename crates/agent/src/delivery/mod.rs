@@ -1,6 +1,9 @@
 //! Deliveries to one receiver: in order, with retries. A full queue drops what is new, so a
 //! receiver that hangs never blocks the agent.
 
+pub(crate) mod child_program;
+pub(crate) mod http_client;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -9,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use formats::sanitize::sanitize;
 
-use super::http_client::RequestError;
-use super::{AgentState, OutcomeCounter, Worker, fault};
+use crate::delivery::http_client::RequestError;
+use crate::process::fault;
+use crate::{AgentState, OutcomeCounter, Worker};
 
 /// Initial and maximum delay between two attempts; it doubles with each.
 const INITIAL_BACKOFF: Duration =

@@ -20,7 +20,7 @@ use tracing_subscriber::{Layer, registry};
 
 use super::{capabilities, fault};
 use crate::config::log::{LogConfig, LogFormat};
-use crate::threads::Worker;
+use crate::process::threads::Worker;
 
 /// Maximum number of queued messages; more are dropped and counted.
 const QUEUE_MESSAGES: usize = 256;

@@ -14,8 +14,8 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use tokio::time::timeout;
 
-use super::response::ApiError;
-use super::{Api, routes};
+use crate::api::response::ApiError;
+use crate::api::{Api, routes};
 
 /// Time for a response, most of which is waiting for CPU time.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// Waits for CPU time, limits the time of a request, counts it, and adds headers.
-pub(super) async fn limit(
+pub(in crate::api) async fn limit(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
@@ -50,7 +50,7 @@ pub(super) async fn limit(
 }
 
 /// Rejects requests that are not allowed.
-pub(super) async fn check(
+pub(in crate::api) async fn check(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
