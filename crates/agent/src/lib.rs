@@ -16,10 +16,10 @@ mod process;
 mod publish;
 mod source;
 
-pub use process::capabilities;
 pub use delivery::http_client::{HttpClient, RequestError};
-pub use source::{Message, Program, Source, WriteHtml};
+pub use process::capabilities;
 pub use process::threads::{Worker, panic_message};
+pub use source::{Message, Program, Source, WriteHtml};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -12,10 +12,10 @@ use formats::sanitize::sanitize;
 use super::notification::Notification;
 use super::throttle::{NotificationThrottle, RateLimit};
 use super::{AlertStore, log, slack};
-use crate::delivery::child_program;
 use crate::config::alerts::{PayloadFormat, ReceiverConfig, ReceiverType};
-use crate::delivery::{DeliveryOptions, DeliveryQueue};
+use crate::delivery::child_program;
 use crate::delivery::http_client::{HttpClient, RequestError};
+use crate::delivery::{DeliveryOptions, DeliveryQueue};
 use crate::incidents::IncidentNotice;
 use crate::{AgentState, Worker};
 

@@ -41,9 +41,9 @@ use tower::ServiceExt;
 
 use super::{Api, READY_TIMEOUT, routes};
 use crate::alerts::AlertView;
-use crate::process::budget::AgentUsage;
 use crate::config::Config;
 use crate::incidents::IncidentView;
+use crate::process::budget::AgentUsage;
 use crate::{AgentState, PublishedSnapshot};
 
 /// In every string that is a path.

@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow};
 use engine::model::container::{Container, Pod};
 use engine::snapshot::Snapshot;
 
-use crate::delivery::http_client::HttpClient;
 use super::{AgentState, Worker};
+use crate::delivery::http_client::HttpClient;
 use kubelet::Pods;
 
 /// Minimum time between two queries, and its maximum after failures.

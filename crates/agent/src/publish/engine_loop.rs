@@ -18,11 +18,11 @@ use formats::recording::FunctionTable;
 use formats::report::verdict::short_location;
 use formats::sanitize::error_chain;
 
-use crate::process::budget::{AgentUsage, Budget, DegradationStep};
+use super::metrics_input;
 use crate::incidents::IncidentCollector;
+use crate::process::budget::{AgentUsage, Budget, DegradationStep};
 use crate::process::log::Log;
 use crate::source::{Message, Program, Source};
-use super::metrics_input;
 use crate::{AgentState, PublishedSnapshot, SelfUsage, Worker};
 
 /// Time between two snapshots.

@@ -137,32 +137,34 @@ pub(crate) fn run() -> Result<Outcome> {
     output::set_verbosity(quiet, verbose);
     output::set_utc(utc);
     match verb {
-        Verb::Leaks(options) => commands::report::run_question(&options, AnalysisArg::Leaks),
-        Verb::Peak(options) => commands::report::run_question(&options, AnalysisArg::Peak),
-        Verb::Replay(options) => commands::replay::run(&options),
-        Verb::Report(options) => commands::report::run(&options),
-        Verb::Diff(options) => commands::diff::run(&options),
-        Verb::Export(options) => commands::export::run(&options),
-        Verb::Plot(options) => commands::plot::run(&options),
+        Verb::Leaks(options) => commands::file::report::run_question(&options, AnalysisArg::Leaks),
+        Verb::Peak(options) => commands::file::report::run_question(&options, AnalysisArg::Peak),
+        Verb::Replay(options) => commands::file::replay::run(&options),
+        Verb::Report(options) => commands::file::report::run(&options),
+        Verb::Diff(options) => commands::file::diff::run(&options),
+        Verb::Export(options) => commands::file::export::run(&options),
+        Verb::Plot(options) => commands::file::plot::run(&options),
         Verb::Advise(options) => commands::advise::run(&options),
         Verb::Top(options) => commands::top::run(&options),
-        Verb::Completions(options) => commands::completions::run(Cli::command(), &options),
-        Verb::Man(options) => commands::man::run(Cli::command(), &options),
+        Verb::Completions(options) => {
+            commands::packaging::completions::run(Cli::command(), &options)
+        }
+        Verb::Man(options) => commands::packaging::man::run(Cli::command(), &options),
         Verb::Explain(options) => commands::explain::run(&options),
         #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run_verb(&options),
         #[cfg(feature = "capture")]
-        Verb::Run(options) => commands::run::run(*options),
+        Verb::Run(options) => commands::trace::run::run(*options),
         #[cfg(feature = "capture")]
-        Verb::Kernels(options) => commands::kernels::run(&options),
+        Verb::Kernels(options) => commands::trace::kernels::run(&options),
         #[cfg(feature = "capture")]
-        Verb::Record(options) => commands::record::run(&options),
+        Verb::Record(options) => commands::trace::record::run(&options),
         #[cfg(feature = "capture")]
         Verb::Serve(options) => commands::serve::run(&options),
         #[cfg(feature = "capture")]
-        Verb::Why(options) => commands::why::run(&options),
+        Verb::Why(options) => commands::program::why::run(&options),
         #[cfg(feature = "capture")]
-        Verb::Reclaim(options) => commands::reclaim::run(&options),
+        Verb::Reclaim(options) => commands::program::reclaim::run(&options),
         #[cfg(feature = "capture")]
         Verb::Doctor(options) => commands::doctor::run(&options),
         Verb::Demo(options) => commands::demo::run(&options),

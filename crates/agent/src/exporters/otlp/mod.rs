@@ -16,8 +16,8 @@ use prost::Message;
 
 use super::ticker::Ticker;
 use crate::config::exporters::OtlpConfig;
-use crate::delivery::{DeliveryOptions, DeliveryQueue};
 use crate::delivery::http_client::{HttpClient, RequestError};
+use crate::delivery::{DeliveryOptions, DeliveryQueue};
 use crate::{AgentState, Worker};
 
 /// Name in counts.

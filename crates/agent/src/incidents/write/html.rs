@@ -11,8 +11,8 @@ use formats::report::incident::{HTML_FILE, RECORDING_FILE};
 
 use crate::files::durable_file::DurableFile;
 use crate::process::fault;
-use crate::source::WriteHtml;
 use crate::process::threads::Worker;
+use crate::source::WriteHtml;
 
 /// Maximum number of queued reports.
 const MAX_QUEUED: usize = 8;

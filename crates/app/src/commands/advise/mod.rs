@@ -18,7 +18,7 @@ use formats::sanitize::sanitize;
 
 #[cfg(feature = "capture")]
 use super::agent_query::AgentClient;
-use super::replay;
+use super::file::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
 use crate::files::input;

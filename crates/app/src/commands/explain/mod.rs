@@ -12,7 +12,7 @@ use formats::report::explain::{self, ExplainHistory, ExplainReport};
 
 #[cfg(feature = "capture")]
 use super::agent_query::AgentClient;
-use super::replay;
+use super::file::replay;
 use crate::Outcome;
 use crate::cli::ExplainArgs;
 use crate::files::input;

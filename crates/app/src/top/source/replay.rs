@@ -11,7 +11,7 @@ use formats::import::SourceFormat;
 use formats::recording::{RecordingReader, RecordingRow};
 
 use super::{Request, RequestCell, Source};
-use crate::commands::replay::{RecordedState, known_function};
+use crate::commands::file::replay::{RecordedState, known_function};
 use crate::files::input;
 use crate::io::output;
 use crate::io::output_file::shown;

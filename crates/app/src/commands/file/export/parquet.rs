@@ -12,7 +12,7 @@ use formats::import::SourceFormat;
 use formats::recording::RecordingReader;
 
 use crate::cli::ExportArgs;
-use crate::commands::replay::known_function;
+use crate::commands::file::replay::known_function;
 use crate::files::input;
 use crate::io::atomic_file::AtomicFile;
 use crate::io::output;

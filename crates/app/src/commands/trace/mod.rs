@@ -1,5 +1,12 @@
 //! `vramscope trace`: live reports, and the loop of all verbs that trace.
 
+mod command_user;
+mod exit_status;
+pub(crate) mod kernels;
+pub(crate) mod launcher;
+pub(crate) mod record;
+pub(crate) mod run;
+
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
@@ -21,7 +28,6 @@ use engine::snapshot::{ListScope, SnapshotOptions};
 use formats::report::view::gpu_facts;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{command_user, exit_status, run};
 use crate::files::leak_gate;
 use crate::io::output;
 use crate::io::output_file::{Planned, shown};

@@ -10,11 +10,11 @@ use engine::view::{Leak, ProcessState};
 use formats::report::tables::processes::{self, ProcessColumn};
 use formats::report::tables::{allocations, incidents, kernels, leaks, objects, sites, tensors};
 
-use super::keys::order_of;
-use super::listing::{Listing, Row, Target, id_of};
-use super::rows::{Item, Shown};
-use super::state::{Page, State, Tab};
-use super::theme::Tone;
+use crate::top::keys::order_of;
+use crate::top::pages::listing::{Listing, Row, Target, id_of};
+use crate::top::pages::rows::{Item, Shown};
+use crate::top::state::{Page, State, Tab};
+use crate::top::theme::Tone;
 
 /// Returns the table of a page; `None` if it is a text.
 pub(crate) fn of_page<'a>(shown: &'a Shown<'a>, state: &'a State) -> Option<Listing<'a>> {

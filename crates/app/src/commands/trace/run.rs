@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::trace::{InProcessMode, run_trace, trace_options};
+use super::{InProcessMode, run_trace, trace_options};
 use crate::{Outcome, cli};
 
 /// Runs the verb.

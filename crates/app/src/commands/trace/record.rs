@@ -8,7 +8,7 @@ use engine::model::trace_mode::StackMode;
 use engine::model::units::Timestamp;
 use formats::WallClock;
 
-use super::trace::{TraceOptions, activity_if_enabled, run_trace, tensors};
+use super::{TraceOptions, activity_if_enabled, run_trace, tensors};
 use crate::io::output;
 use crate::{Outcome, cli};
 

@@ -4,8 +4,8 @@ use engine::model::units::Bytes;
 use engine::view::{GroupBy, GroupTotals, ProcessOrder, ProcessRow, View, group_label, tree};
 use formats::report::tables::processes::{self, ProcessCells};
 
-use super::frame::{FrameHistory, TopFrame};
-use super::state::State;
+use crate::top::frame::{FrameHistory, TopFrame};
+use crate::top::state::State;
 
 /// A frame with its views.
 pub(crate) struct Shown<'a> {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use engine::model::trace_mode::StackMode;
 use engine::snapshot::SnapshotOptions;
 
-use super::trace::{TraceOptions, activity_options, run_trace};
+use super::{TraceOptions, activity_options, run_trace};
 use crate::live::report_loop::{LiveFormat, LiveView, ReportOptions};
 use crate::{Outcome, cli};
 

@@ -6,7 +6,7 @@ use engine::model::ids::ProcessKey;
 use engine::model::stack::SiteName;
 use formats::report::tables::ColumnSpec;
 
-use super::theme::Tone;
+use crate::top::theme::Tone;
 
 /// What a row stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]

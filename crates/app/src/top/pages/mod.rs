@@ -1,5 +1,10 @@
 //! Pages of text: a call stack with the evidence on its site, a leak, an incident.
 
+pub(crate) mod listing;
+pub(crate) mod lists;
+pub(crate) mod rows;
+pub(crate) mod source_lines;
+
 use engine::model::ids::ProcessKey;
 use engine::model::stack::{CallStack, SiteName};
 use engine::snapshot::SiteView;
@@ -12,10 +17,10 @@ use formats::report::verdict;
 use formats::report::view::{site_location, wrap, write_leak};
 use formats::sanitize::sanitize;
 
-use super::lists::{leak_id, sites_of, verdicts};
-use super::rows::Shown;
-use super::source_lines::SourceLines;
-use super::theme::Tone;
+use crate::top::pages::lists::{leak_id, sites_of, verdicts};
+use crate::top::pages::rows::Shown;
+use crate::top::pages::source_lines::SourceLines;
+use crate::top::theme::Tone;
 
 /// A line and what it means.
 pub(crate) type TextLine = (String, Tone);
