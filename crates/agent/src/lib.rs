@@ -4,34 +4,22 @@
 
 mod alerts;
 mod api;
-mod budget;
-pub mod capabilities;
-mod child_program;
 pub mod config;
 mod delivery;
-mod durable_file;
-mod engine_loop;
 mod exporters;
-mod fault;
+mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
-mod http_client;
 mod incidents;
 mod kubernetes;
-mod log;
-mod metrics_input;
-mod outcome_counter;
-mod secret;
-mod self_usage;
-mod snapshot_feed;
+mod process;
+mod publish;
 mod source;
-mod threads;
-mod trusted_path;
-mod worker;
 
-pub use http_client::{HttpClient, RequestError};
+pub use delivery::http_client::{HttpClient, RequestError};
+pub use process::capabilities;
+pub use process::threads::{Worker, panic_message};
 pub use source::{Message, Program, Source, WriteHtml};
-pub use threads::{Worker, panic_message};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -42,12 +30,12 @@ use formats::sanitize::error_chain;
 use rustix::thread::CapabilitySet;
 
 use config::Config;
-use engine_loop::EngineLoop;
-use log::Log;
-pub(crate) use outcome_counter::OutcomeCounter;
-pub(crate) use self_usage::SelfUsage;
-pub(crate) use snapshot_feed::{PublishedSnapshot, SnapshotFeed};
-pub(crate) use worker::AgentThread;
+use process::fault;
+use process::log::Log;
+pub(crate) use process::outcome_counter::OutcomeCounter;
+pub(crate) use process::self_usage::SelfUsage;
+use publish::engine_loop::EngineLoop;
+pub(crate) use publish::snapshot_feed::{PublishedSnapshot, SnapshotFeed};
 
 /// Time to flush log messages at shutdown.
 const SHUTDOWN_LOG_TIMEOUT: Duration = Duration::from_secs(1);

@@ -8,11 +8,10 @@ use std::time::Instant;
 use anyhow::Result;
 use engine::model::event::Event;
 use engine::model::ids::FunctionId;
+use engine::model::trace_mode::StackMode;
 use engine::model::units::Timestamp;
 use formats::export::GpuLabel;
 use formats::report::html::InitialView;
-
-use crate::config::trace::StackModeConfig;
 
 /// A message of a source.
 pub enum Message {
@@ -41,7 +40,7 @@ pub trait Source {
     fn complete_until(&self) -> Timestamp;
 
     /// Limits how call stacks are collected from now on.
-    fn limit_stacks(&self, max: StackModeConfig);
+    fn limit_stacks(&self, max: StackMode);
 
     /// Ends the trace. Returns the remaining messages, and the time up to which nothing is missing.
     fn finish(self: Box<Self>) -> (Vec<Message>, Timestamp);

@@ -45,7 +45,7 @@ impl From<Outcome> for ExitCode {
 
 fn main() -> ExitCode {
     #[cfg(feature = "capture")]
-    if let Some(code) = commands::launcher::intercept() {
+    if let Some(code) = commands::trace::launcher::intercept() {
         return code;
     }
     #[cfg(feature = "capture")]

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{AgentState, AgentThread};
+use super::{AgentState, Worker};
 use notifier::Notifier;
 use worker::AlertWorker;
 
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts the worker that evaluates rules, and one for each receiver. Fails if a token cannot be
 /// read.
-pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<AgentThread>> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<Worker>> {
     let config = &shared.config.alerts;
     let (mut notifiers, mut threads) = (Vec::new(), Vec::new());
     if config.enabled {
@@ -37,7 +37,7 @@ pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<AgentThread>> {
             notifiers.push(notifier);
             threads.extend(thread);
         }
-        threads.push(AgentThread::spawn("alerts", shared, move |shared| {
+        threads.push(Worker::of_agent("alerts", shared, move |shared| {
             run(shared, AlertWorker::new(&shared.config.alerts, notifiers));
             Ok(())
         })?);

@@ -12,12 +12,12 @@ use formats::sanitize::sanitize;
 use super::notification::Notification;
 use super::throttle::{NotificationThrottle, RateLimit};
 use super::{AlertStore, log, slack};
-use crate::child_program;
 use crate::config::alerts::{PayloadFormat, ReceiverConfig, ReceiverType};
+use crate::delivery::child_program;
+use crate::delivery::http_client::{HttpClient, RequestError};
 use crate::delivery::{DeliveryOptions, DeliveryQueue};
-use crate::http_client::{HttpClient, RequestError};
 use crate::incidents::IncidentNotice;
-use crate::{AgentState, AgentThread};
+use crate::{AgentState, Worker};
 
 /// Maximum number of queued messages for a slow receiver; more are dropped and counted.
 const QUEUE_MESSAGES: usize = 64;
@@ -37,7 +37,7 @@ impl Notifier {
         receiver: ReceiverConfig,
         host: &Arc<str>,
         shared: &Arc<AgentState>,
-    ) -> Result<(Self, Option<AgentThread>)> {
+    ) -> Result<(Self, Option<Worker>)> {
         let delivery = match receiver.kind {
             ReceiverType::Log => None,
             ReceiverType::Webhook => Some(webhook(&receiver, shared)?),
@@ -116,7 +116,7 @@ impl Notifier {
 }
 
 /// A queue and the thread that empties it.
-type Delivery = (DeliveryQueue<Notification>, AgentThread);
+type Delivery = (DeliveryQueue<Notification>, Worker);
 
 fn webhook(receiver: &ReceiverConfig, shared: &Arc<AgentState>) -> Result<Delivery> {
     let endpoint = receiver.endpoint();

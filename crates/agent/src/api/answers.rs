@@ -5,16 +5,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::metrics::{Metric, MetricSet, Sample, SampleValue, catalog};
 use engine::model::ids::Pid;
 use engine::snapshot::{ProcessView, SiteProcess, SiteView};
-use engine::view::{Leak, View};
+use engine::view::{Leak, ProcessRow, View};
 use formats::report::live::json::{ProcessJson, ReportJson, SiteJson};
 use formats::report::verdict::json::SiteVerdictJson;
-use formats::report::view::gpu_facts;
 use formats::report::view::page::{
     LEAK_COLUMNS, LeakDetails, PageColumn, ProcessItem, SITE_COLUMNS, SiteDetails, SiteItem,
     process_columns,
 };
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
+use super::cache::Visible;
 use super::files::{self, FileEntry};
 use super::live::LivePage;
 use super::query::ListQuery;
@@ -54,7 +55,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn new(published: &PublishedSnapshot) -> Self {
+    pub(super) fn new(published: &Visible) -> Self {
         let mut snapshot = published.snapshot.clone();
         for process in &mut snapshot.processes {
             process.sites.truncate(SITES_PER_PROCESS);
@@ -63,44 +64,57 @@ impl Snapshot {
     }
 }
 
-/// Returns the first entries, and how many there are.
-fn limited<T>(all: impl Iterator<Item = T>, query: ListQuery) -> (Vec<T>, usize) {
-    let mut all: Vec<T> = all.collect();
-    let total = all.len();
-    all.truncate(query.limit);
-    (all, total)
-}
-
-/// `processes`.
-#[derive(Serialize)]
-pub(super) struct ProcessList {
-    processes: Vec<ProcessJson>,
+/// A list under its name, cut to the limit of the query, and how many entries there are.
+pub(super) struct List<T> {
+    name: &'static str,
+    entries: Vec<T>,
     total: usize,
 }
 
-impl ProcessList {
-    pub(super) fn new(published: &PublishedSnapshot, query: ListQuery) -> Self {
-        let all = published.snapshot.processes.iter();
-        let (found, total) = limited(all.filter(|one| query.has_pid(one.key.pid)), query);
-        let facts = gpu_facts(&published.context.gpus);
-        let view = View::of(&published.snapshot, &facts);
-        let json = |one| process_json(one, &view, published);
-        Self { processes: found.into_iter().filter_map(json).collect(), total }
+impl<T> List<T> {
+    /// `entry`: how the API shows one of them.
+    fn new<S>(
+        name: &'static str,
+        all: impl Iterator<Item = S>,
+        query: ListQuery,
+        entry: impl Fn(S) -> T,
+    ) -> Self {
+        let all: Vec<S> = all.collect();
+        let total = all.len();
+        Self { name, entries: all.into_iter().take(query.limit).map(entry).collect(), total }
     }
+}
+
+impl<T: Serialize> Serialize for List<T> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let mut map = out.serialize_map(Some(2))?;
+        map.serialize_entry(self.name, &self.entries)?;
+        map.serialize_entry("total", &self.total)?;
+        map.end()
+    }
+}
+
+/// `processes`.
+pub(super) fn processes(published: &Visible, query: ListQuery) -> List<ProcessJson> {
+    published.with_view(|view| {
+        let all = published.snapshot.processes.iter().filter(|one| query.has_pid(one.key.pid));
+        let all = all.filter_map(|one| row_of(view, one));
+        List::new("processes", all, query, |row| process_json(row, published))
+    })
 }
 
 /// `processes/PID`.
 #[derive(Serialize)]
 pub(super) struct OneProcess {
-    process: ProcessJson,
+    process: Option<ProcessJson>,
 }
 
 impl OneProcess {
     /// Returns the process; the running one if its pid was reused.
-    pub(super) fn new(published: &PublishedSnapshot, pid: Pid) -> Option<Self> {
-        let facts = gpu_facts(&published.context.gpus);
-        let view = View::of(&published.snapshot, &facts);
-        Some(Self { process: process_json(find(published, pid)?, &view, published)? })
+    pub(super) fn new(published: &Visible, pid: Pid) -> Self {
+        let process = published
+            .with_view(|view| Some(process_json(row_of(view, find(published, pid)?)?, published)));
+        Self { process }
     }
 }
 
@@ -108,37 +122,28 @@ fn find(published: &PublishedSnapshot, pid: Pid) -> Option<&ProcessView> {
     published.snapshot.processes.iter().find(|process| process.key.pid == pid)
 }
 
-fn process_json(
-    process: &ProcessView,
-    view: &View<'_>,
-    published: &PublishedSnapshot,
-) -> Option<ProcessJson> {
-    let row = view.processes.iter().find(|row| std::ptr::eq(row.process, process))?;
+/// Returns the row of a process.
+fn row_of<'a>(view: &'a View<'_>, process: &ProcessView) -> Option<&'a ProcessRow<'a>> {
+    view.processes.iter().find(|row| std::ptr::eq(row.process, process))
+}
+
+fn process_json(row: &ProcessRow<'_>, published: &Visible) -> ProcessJson {
     let mut json = ProcessJson::new(row, &published.context);
     json.truncate_sites(SITES_PER_PROCESS);
-    Some(json)
+    json
 }
 
-/// `sites`.
-#[derive(Serialize)]
-pub(super) struct SiteList {
-    sites: Vec<SiteJson>,
-    total: usize,
-}
-
-impl SiteList {
-    /// Returns the sites of all processes, or those of one. A site that several processes share has
-    /// the totals of all of them in the former, and those of one in the latter.
-    pub(super) fn new(published: &PublishedSnapshot, query: ListQuery) -> Self {
-        let of_process = query.pid.map(|pid| {
-            let process = find(published, pid);
-            process.map_or_else(Vec::new, |process| own_sites(process, pid))
-        });
-        let all = of_process.as_deref().unwrap_or(&published.snapshot.sites);
-        let json = |site| SiteJson::new(site, &published.context);
-        let sites = all.iter().take(query.limit).map(json).collect();
-        Self { sites, total: all.len() }
-    }
+/// `sites`: those of all processes, or those of one. A site that several processes share has the
+/// totals of all of them in the former, and those of one in the latter.
+pub(super) fn sites(published: &Visible, query: ListQuery) -> List<SiteJson> {
+    let of_process = query.pid.map(|pid| {
+        let process = find(published, pid);
+        process.map_or_else(Vec::new, |process| own_sites(process, pid))
+    });
+    let all = of_process.as_deref().unwrap_or(&published.snapshot.sites);
+    let json = |site| SiteJson::new(site, &published.context);
+    let entries = all.iter().take(query.limit).map(json).collect();
+    List { name: "sites", entries, total: all.len() }
 }
 
 /// Returns the sites of a process, with its values only.
@@ -154,37 +159,27 @@ fn own_sites(process: &ProcessView, pid: Pid) -> Vec<SiteView> {
 }
 
 /// `suspects`.
-#[derive(Serialize)]
-pub(super) struct SuspectList {
-    suspects: Vec<SiteVerdictJson>,
-    total: usize,
+pub(super) fn suspects(published: &Visible, query: ListQuery) -> List<SiteVerdictJson> {
+    let is_wanted = |pid: Option<Pid>| query.pid.is_none() || pid == query.pid;
+    let all = published.snapshot.suspects.iter().filter(|one| is_wanted(one.pid));
+    List::new("suspects", all, query, |one| SiteVerdictJson::new(one, true))
 }
 
-impl SuspectList {
-    pub(super) fn new(published: &PublishedSnapshot, query: ListQuery) -> Self {
-        let is_wanted = |pid: Option<Pid>| query.pid.is_none() || pid == query.pid;
-        let all = published.snapshot.suspects.iter().filter(|one| is_wanted(one.pid));
-        let (found, total) = limited(all, query);
-        let suspects = found.into_iter().map(|one| SiteVerdictJson::new(one, true)).collect();
-        Self { suspects, total }
-    }
-}
-
-/// `view/…`: rows of text cells, as text reports have them.
+/// `view/…`: rows of text cells, as text reports have them. They contain no paths, except for stacks.
 #[derive(Serialize)]
 pub(super) struct ViewList<T> {
     columns: Vec<PageColumn>,
-    rows: Vec<T>,
-    total: usize,
+    #[serde(flatten)]
+    rows: List<T>,
 }
 
 impl ViewList<ProcessItem> {
     pub(super) fn processes(published: &PublishedSnapshot, query: ListQuery) -> Self {
-        let facts = gpu_facts(&published.context.gpus);
-        let view = View::of(&published.snapshot, &facts);
-        let all = view.processes.iter().filter(|row| query.has_pid(row.process.key.pid));
-        let (rows, total) = limited(all.map(|row| ProcessItem::of(row, &view)), query);
-        Self { columns: process_columns(), rows, total }
+        let rows = published.with_view(|view| {
+            let all = view.processes.iter().filter(|row| query.has_pid(row.process.key.pid));
+            List::new("rows", all, query, |row| ProcessItem::of(row, view))
+        });
+        Self { columns: process_columns(), rows }
     }
 }
 
@@ -198,21 +193,21 @@ impl ViewList<SiteItem> {
             Some(None) => (&[][..], 0),
         };
         let rows = sites.iter().take(query.limit);
-        let rows = rows.map(|site| SiteItem::of(site, snapshot, query.pid)).collect();
-        Self { columns: SITE_COLUMNS.to_vec(), rows, total: total as usize }
+        let entries = rows.map(|site| SiteItem::of(site, snapshot, query.pid)).collect();
+        let rows = List { name: "rows", entries, total: total as usize };
+        Self { columns: SITE_COLUMNS.to_vec(), rows }
     }
 }
 
 impl ViewList<LeakDetails> {
     pub(super) fn leaks(published: &PublishedSnapshot, query: ListQuery, paths: bool) -> Self {
-        let facts = gpu_facts(&published.context.gpus);
-        let view = View::of(&published.snapshot, &facts);
         let is_wanted = |leak: &Leak<'_>| {
             let mut pids = leak.processes.iter().map(|process| process.pid);
             query.pid.is_none() || pids.any(|pid| pid == query.pid)
         };
-        let (rows, total) = limited(LeakDetails::all(&view, is_wanted, paths).into_iter(), query);
-        Self { columns: LEAK_COLUMNS.to_vec(), rows, total }
+        let all = published.with_view(|view| LeakDetails::all(view, is_wanted, paths));
+        let rows = List::new("rows", all.into_iter(), query, |leak| leak);
+        Self { columns: LEAK_COLUMNS.to_vec(), rows }
     }
 }
 
@@ -224,10 +219,10 @@ pub(super) struct OneSite {
 }
 
 /// `gpus`.
-#[derive(Serialize)]
-pub(super) struct GpuList {
-    gpus: Vec<Gpu>,
-    total: usize,
+pub(super) fn gpus(published: &PublishedSnapshot) -> List<impl Serialize> {
+    let set = &published.metrics;
+    let all = set.samples(catalog::GPU.name).iter();
+    List::new("gpus", all, ListQuery::ALL, |sample| Gpu::new(sample, set))
 }
 
 /// A GPU; fields are metrics without their prefix.
@@ -249,14 +244,6 @@ struct Gpu {
 enum Number {
     Whole(u64),
     Real(f64),
-}
-
-impl GpuList {
-    pub(super) fn new(set: &MetricSet) -> Self {
-        let gpus: Vec<_> =
-            set.samples(catalog::GPU.name).iter().map(|sample| Gpu::new(sample, set)).collect();
-        Self { total: gpus.len(), gpus }
-    }
 }
 
 impl Gpu {
@@ -285,34 +272,16 @@ impl Gpu {
 }
 
 /// `alerts`.
-#[derive(Serialize)]
-pub(super) struct AlertList {
-    alerts: Vec<AlertView>,
-    total: usize,
-}
-
-impl AlertList {
-    pub(super) fn new(all: Vec<AlertView>, query: ListQuery) -> Self {
-        let pid = query.pid.map(|pid| pid.0.to_string());
-        let is_wanted = |one: &AlertView| pid.is_none() || one.labels.get("pid") == pid.as_ref();
-        let (alerts, total) = limited(all.into_iter().filter(is_wanted), query);
-        Self { alerts, total }
-    }
+pub(super) fn alerts(all: Vec<AlertView>, query: ListQuery) -> List<AlertView> {
+    let pid = query.pid.map(|pid| pid.0.to_string());
+    let is_wanted = |one: &AlertView| pid.is_none() || one.labels.get("pid") == pid.as_ref();
+    List::new("alerts", all.into_iter().filter(is_wanted), query, |alert| alert)
 }
 
 /// `incidents`.
-#[derive(Serialize)]
-pub(super) struct IncidentList {
-    incidents: Vec<IncidentView>,
-    total: usize,
-}
-
-impl IncidentList {
-    pub(super) fn new(all: Vec<IncidentView>, query: ListQuery) -> Self {
-        let is_wanted = |one: &IncidentView| query.pid.is_none_or(|pid| one.pid == Some(pid.0));
-        let (incidents, total) = limited(all.into_iter().filter(is_wanted), query);
-        Self { incidents, total }
-    }
+pub(super) fn incidents(all: Vec<IncidentView>, query: ListQuery) -> List<IncidentView> {
+    let is_wanted = |one: &IncidentView| query.pid.is_none_or(|pid| one.pid == Some(pid.0));
+    List::new("incidents", all.into_iter().filter(is_wanted), query, |incident| incident)
 }
 
 /// `incidents/ID`.
@@ -445,12 +414,12 @@ mod tests {
 
     #[test]
     fn alerts_and_incidents_match_the_docs() {
-        let found = value(&AlertList::new(vec![alert()], ListQuery::ALL));
+        let found = value(&alerts(vec![alert()], ListQuery::ALL));
         assert_eq!(names(&found["alerts"][0]), documented("alerts"));
         assert_eq!(found["alerts"][0]["labels"], json!({ "gpu": "0" }));
         let unwritten = IncidentView { summary_text: Some("out of memory".into()), ..incident(1) };
         let all = vec![unwritten.clone(), incident(2)];
-        let found = value(&IncidentList::new(all, ListQuery::ALL));
+        let found = value(&incidents(all, ListQuery::ALL));
         assert_eq!(names(&found["incidents"][0]), documented("incidents"));
         assert_eq!(
             names(&value(&OneIncident::new(unwritten))["incident"]),
@@ -467,19 +436,19 @@ mod tests {
             let labels = BTreeMap::from([("gpu", "7".into()), ("pid", pid.into())]);
             AlertView { labels, ..alert() }
         };
-        let alerts = || vec![alert(), with_pid("7"), with_pid("8")];
+        let all = || vec![alert(), with_pid("7"), with_pid("8")];
         let of_7 = ListQuery { pid: Some(Pid(7)), ..ListQuery::ALL };
         let first_2 = ListQuery { pid: None, limit: 2 };
-        let found = value(&AlertList::new(alerts(), of_7));
+        let found = value(&alerts(all(), of_7));
         assert_eq!(
             (&found["total"], &found["alerts"][0]["labels"]["pid"]),
             (&1.into(), &"7".into())
         );
-        assert_eq!(value(&AlertList::new(alerts(), first_2))["total"], 3);
-        let incidents = || (1..=9).map(incident).collect();
-        let found = IncidentList::new(incidents(), first_2);
-        assert_eq!((found.total, found.incidents.len()), (9, 2));
-        let found = IncidentList::new(incidents(), of_7);
-        assert_eq!((found.total, found.incidents[0].pid), (1, Some(7)));
+        assert_eq!(value(&alerts(all(), first_2))["total"], 3);
+        let all = || (1..=9).map(incident).collect();
+        let found = incidents(all(), first_2);
+        assert_eq!((found.total, found.entries.len()), (9, 2));
+        let found = incidents(all(), of_7);
+        assert_eq!((found.total, found.entries[0].pid), (1, Some(7)));
     }
 }

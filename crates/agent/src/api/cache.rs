@@ -1,6 +1,7 @@
 //! Responses, built once per snapshot: many requests cost no more than one.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -17,12 +18,32 @@ const MAX_CACHED_BYTES: usize = 16 << 20;
 /// Path and query of a response.
 pub(super) type CacheKey = (&'static str, ListQuery);
 
+/// A snapshot that clients may see: without directories of file paths, unless the configuration
+/// allows them. Answers that contain call stacks take no other.
+#[derive(Clone)]
+pub(super) struct Visible(Arc<PublishedSnapshot>);
+
+impl Visible {
+    /// Returns a snapshot of which clients may see everything.
+    pub(super) const fn whole(published: Arc<PublishedSnapshot>) -> Self {
+        Self(published)
+    }
+}
+
+impl Deref for Visible {
+    type Target = PublishedSnapshot;
+
+    fn deref(&self) -> &PublishedSnapshot {
+        &self.0
+    }
+}
+
 /// Responses for the latest snapshot.
 #[derive(Default)]
 pub(super) struct ResponseCache {
     sequence: u64,
     /// The snapshot without directories of file paths.
-    redacted: Option<Arc<PublishedSnapshot>>,
+    redacted: Option<Visible>,
     responses: HashMap<CacheKey, Bytes>,
     bytes: usize,
 }
@@ -36,16 +57,16 @@ impl ResponseCache {
     }
 
     /// Returns the snapshot without directories of file paths.
-    pub(super) fn redacted(&mut self, published: &PublishedSnapshot) -> Arc<PublishedSnapshot> {
+    pub(super) fn redacted(&mut self, published: &PublishedSnapshot) -> Visible {
         self.advance_to(published);
         let redact = || {
             let mut snapshot = published.snapshot.clone();
             hide_directories(&mut snapshot);
             let (context, metrics) = (Arc::clone(&published.context), published.metrics.clone());
             let (sequence, own) = (published.sequence, published.own.clone());
-            Arc::new(PublishedSnapshot { sequence, snapshot, context, metrics, own })
+            Visible(Arc::new(PublishedSnapshot { sequence, snapshot, context, metrics, own }))
         };
-        Arc::clone(self.redacted.get_or_insert_with(redact))
+        self.redacted.get_or_insert_with(redact).clone()
     }
 
     /// Returns a response, built once per path and query while there is room. There is always room

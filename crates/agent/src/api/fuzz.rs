@@ -4,7 +4,7 @@
 use axum::Router;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::connections::Activity;
+use super::server::connections::Activity;
 use super::tests::{PATH, api};
 use super::{routes, server};
 

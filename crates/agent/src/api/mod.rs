@@ -3,12 +3,9 @@
 mod answers;
 mod auth;
 mod cache;
-mod connections;
-mod cpu_share;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
-mod layers;
 pub(crate) mod live;
 mod query;
 mod response;
@@ -18,6 +15,7 @@ mod server;
 mod tests;
 
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,15 +26,15 @@ use serde::Serialize;
 use tokio_rustls::TlsAcceptor;
 
 use super::config::http::HttpConfig;
-use super::{AgentState, AgentThread, PublishedSnapshot};
+use super::{AgentState, PublishedSnapshot, Worker};
 use answers::Answer;
 use auth::token::BearerToken;
-use cache::{CacheKey, ResponseCache};
-use cpu_share::CpuGate;
-pub(crate) use cpu_share::CpuShare;
+use cache::{CacheKey, ResponseCache, Visible};
 use live::LivePage;
 use query::ListQuery;
 use response::{ApiError, ApiResult, JSON, ok};
+use server::cpu_share::CpuGate;
+pub(crate) use server::cpu_share::CpuShare;
 
 /// Age of the latest snapshot beyond which the agent is not ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -104,10 +102,10 @@ impl Api {
 
     /// Returns the latest snapshot: without directories of file paths, unless the configuration
     /// allows them.
-    fn visible(&self) -> Result<Arc<PublishedSnapshot>, ApiError> {
+    fn visible(&self) -> Result<Visible, ApiError> {
         let published = self.newest()?;
         if self.shared.config.http.show_paths {
-            return Ok(published);
+            return Ok(Visible::whole(published));
         }
         Ok(self.with_cache(|cache| cache.redacted(&published)))
     }
@@ -122,29 +120,19 @@ impl Api {
         self.with_cache(|cache| cache.response(published, key, build)).ok_or(ApiError::INTERNAL)
     }
 
-    /// Returns the latest snapshot with all paths, for answers that contain none or hide them
-    /// themselves: to hide all of them costs time.
+    /// Returns the latest snapshot with all paths, for answers without call stacks: to hide all paths
+    /// costs time.
     fn newest(&self) -> Result<Arc<PublishedSnapshot>, ApiError> {
         self.shared.feed.newest().ok_or(ApiError::NO_SNAPSHOT)
     }
 
-    /// Returns an answer that is built once per snapshot.
-    fn answer<T: Serialize>(
+    /// Returns an answer to a query of a snapshot, which is built once.
+    fn answer<S: Deref<Target = PublishedSnapshot>, T: Serialize>(
         &self,
+        published: &S,
         name: &'static str,
         query: ListQuery,
-        fields: impl FnOnce(&PublishedSnapshot) -> T,
-    ) -> ApiResult {
-        self.answer_of(&*self.visible()?, name, query, fields)
-    }
-
-    /// Returns an answer to a query of the given snapshot, which is built once.
-    fn answer_of<T: Serialize>(
-        &self,
-        published: &PublishedSnapshot,
-        name: &'static str,
-        query: ListQuery,
-        fields: impl FnOnce(&PublishedSnapshot) -> T,
+        fields: impl FnOnce(&S) -> T,
     ) -> ApiResult {
         let build = || serde_json::to_vec(&Answer::new(published, fields(published))).ok();
         Ok(ok(JSON, self.cached(published, (name, query), build)?))
@@ -167,7 +155,7 @@ pub(crate) fn check_files(http: &HttpConfig) -> Vec<anyhow::Error> {
 
 /// Listens and starts the HTTP worker. Fails if the port is in use, the token is readable by
 /// others, or a certificate does not match its key.
-pub(crate) fn start(shared: &Arc<AgentState>) -> Result<AgentThread> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Worker> {
     let http = &shared.config.http;
     let token = http.token_file.as_deref().map(BearerToken::read).transpose()?;
     let tls = acceptor(http)?;
@@ -185,5 +173,5 @@ pub(crate) fn start(shared: &Arc<AgentState>) -> Result<AgentThread> {
     }
     tracing::info!("listening on {scheme}://{address}");
     let api = Api::new(Arc::clone(shared), address, token);
-    AgentThread::spawn("http", shared, move |_| Ok(server::run(listener, tls, &api)?))
+    Worker::of_agent("http", shared, move |_| Ok(server::run(listener, tls, &api)?))
 }

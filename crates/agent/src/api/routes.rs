@@ -14,13 +14,11 @@ use formats::export::{openmetrics, profile};
 use formats::report::explain::ExplainReport;
 use formats::report::view::page::{SITE_COLUMNS, SiteDetails};
 
-use super::answers::{
-    AlertList, Answer, GpuList, IncidentList, OneIncident, OneProcess, OneSite, ProcessList,
-    SiteList, Snapshot, Status, SuspectList, ViewList,
-};
+use super::answers::{self, Answer, OneIncident, OneProcess, OneSite, Snapshot, Status, ViewList};
 use super::query::{ListQuery, NoQuery};
 use super::response::{ApiError, ApiResult, BINARY, HTML, JSON, TEXT, json, ok};
-use super::{Api, files, layers, live};
+use super::server::layers;
+use super::{Api, files, live};
 use crate::incidents::IncidentView;
 
 const INDEX: &str = "\
@@ -142,7 +140,7 @@ async fn heap_profile(State(api): ApiState) -> ApiResult {
 }
 
 async fn status(State(api): ApiState, _: NoQuery) -> ApiResult {
-    let published = api.visible()?;
+    let published = api.newest()?;
     let status = Status::new(&published, &api.shared, api.is_ready(), api.live.streams());
     json(&Answer::new(&published, status))
 }
@@ -154,7 +152,7 @@ async fn snapshot(State(api): ApiState, _: NoQuery) -> ApiResult {
 }
 
 async fn processes(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer("processes", query, |published| ProcessList::new(published, query))
+    api.answer(&api.visible()?, "processes", query, |it| answers::processes(it, query))
 }
 
 async fn process(
@@ -168,32 +166,28 @@ async fn process(
     if !published.snapshot.processes.iter().any(|process| process.key.pid == Pid(pid)) {
         return Err(ApiError::NO_PROCESS);
     }
-    api.answer("process", query, |published| OneProcess::new(published, Pid(pid)))
+    api.answer(&published, "process", query, |it| OneProcess::new(it, Pid(pid)))
 }
 
 async fn sites(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer("sites", query, |published| SiteList::new(published, query))
+    api.answer(&api.visible()?, "sites", query, |it| answers::sites(it, query))
 }
 
 async fn suspects(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer("suspects", query, |published| SuspectList::new(published, query))
+    api.answer(&api.visible()?, "suspects", query, |it| answers::suspects(it, query))
 }
 
 async fn view_processes(State(api): ApiState, query: ListQuery) -> ApiResult {
-    let published = api.newest()?;
-    let list = |published: &_| ViewList::processes(published, query);
-    api.answer_of(&published, "view/processes", query, list)
+    api.answer(&api.newest()?, "view/processes", query, |it| ViewList::processes(it, query))
 }
 
 async fn view_sites(State(api): ApiState, query: ListQuery) -> ApiResult {
-    let published = api.newest()?;
-    api.answer_of(&published, "view/sites", query, |published| ViewList::sites(published, query))
+    api.answer(&api.newest()?, "view/sites", query, |it| ViewList::sites(it, query))
 }
 
 async fn view_leaks(State(api): ApiState, query: ListQuery) -> ApiResult {
-    let (published, paths) = (api.newest()?, api.shared.config.http.show_paths);
-    let list = |published: &_| ViewList::leaks(published, query, paths);
-    api.answer_of(&published, "view/leaks", query, list)
+    let paths = api.shared.config.http.show_paths;
+    api.answer(&api.newest()?, "view/leaks", query, |it| ViewList::leaks(it, query, paths))
 }
 
 async fn view_site(
@@ -208,28 +202,27 @@ async fn view_site(
 }
 
 async fn gpus(State(api): ApiState, _: NoQuery) -> ApiResult {
-    api.answer("gpus", ListQuery::ALL, |published| GpuList::new(&published.metrics))
+    api.answer(&api.newest()?, "gpus", ListQuery::ALL, |it| answers::gpus(it))
 }
 
 async fn advice(State(api): ApiState, _: NoQuery) -> ApiResult {
-    api.answer("advice", ListQuery::ALL, |published| api.shared.incidents.advice(published))
+    api.answer(&api.visible()?, "advice", ListQuery::ALL, |it| api.shared.incidents.advice(it))
 }
 
 async fn explain(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer("explain", query, |published| {
-        let (snapshot, context) = (&published.snapshot, &published.context);
-        ExplainReport::of(snapshot, context, |process| query.has_pid(process.key.pid))
+    api.answer(&api.visible()?, "explain", query, |it| {
+        ExplainReport::of(&it.snapshot, &it.context, |process| query.has_pid(process.key.pid))
     })
 }
 
 async fn alerts(State(api): ApiState, query: ListQuery) -> ApiResult {
-    let published = api.visible()?;
-    json(&Answer::new(&published, AlertList::new(api.shared.alerts.list(), query)))
+    let all = answers::alerts(api.shared.alerts.list(), query);
+    json(&Answer::new(&*api.newest()?, all))
 }
 
 async fn incidents(State(api): ApiState, query: ListQuery) -> ApiResult {
-    let published = api.visible()?;
-    json(&Answer::new(&published, IncidentList::new(api.shared.incidents.list(), query)))
+    let all = answers::incidents(api.shared.incidents.list(), query);
+    json(&Answer::new(&*api.newest()?, all))
 }
 
 async fn incident(
@@ -238,7 +231,7 @@ async fn incident(
     _: NoQuery,
 ) -> ApiResult {
     let Ok(Path(id)) = id else { return Err(ApiError::NOT_FOUND) };
-    let published = api.visible()?;
+    let published = api.newest()?;
     json(&Answer::new(&published, OneIncident::new(find_incident(&api, &id)?)))
 }
 

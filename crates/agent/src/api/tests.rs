@@ -39,11 +39,12 @@ use formats::report::verdict::short_location;
 use serde_json::Value;
 use tower::ServiceExt;
 
+use super::auth::token::BearerToken;
 use super::{Api, READY_TIMEOUT, routes};
 use crate::alerts::AlertView;
-use crate::budget::AgentUsage;
 use crate::config::Config;
 use crate::incidents::IncidentView;
+use crate::process::budget::AgentUsage;
 use crate::{AgentState, PublishedSnapshot};
 
 /// In every string that is a path.
@@ -369,6 +370,10 @@ fn published() -> PublishedSnapshot {
 
 /// An agent with all of that, and with incidents and alerts.
 pub(super) fn api(show_paths: bool) -> Arc<Api> {
+    api_with(show_paths, None)
+}
+
+fn api_with(show_paths: bool, token: Option<BearerToken>) -> Arc<Api> {
     let mut config = Config::default();
     config.http.show_paths = show_paths;
     let shared = AgentState::new(config);
@@ -400,7 +405,7 @@ pub(super) fn api(show_paths: bool) -> Arc<Api> {
     }]);
     // Streams end after their first event.
     shared.feed.close();
-    Api::new(shared, Config::default().http.listen, None)
+    Api::new(shared, Config::default().http.listen, token)
 }
 
 /// Returns every path of the index, with its placeholders filled in.
@@ -465,6 +470,56 @@ fn responses_have_no_paths_without_show_paths() {
     // Snapshot, sites (all, and of one process), suspects, two paths of the profile, and the call
     // stacks of a site and of leaks on the live page.
     assert_eq!(with_paths, 8);
+}
+
+#[test]
+fn hostile_hosts_and_origins_are_rejected_on_every_path() {
+    let api = api(false);
+    for path in paths(&api) {
+        let absolute = format!("http://evil.example{path}");
+        for (uri, host, origin) in [
+            (&path, "evil.example", None),
+            (&path, "127.0.0.1.evil.example:9754", None),
+            (&path, "localhost@evil.example", None),
+            (&path, "localhost", Some("http://evil.example")),
+            (&path, "localhost", Some("null")),
+            (&absolute, "localhost", None),
+        ] {
+            let hostile = Request::get(uri).header("host", host);
+            let hostile =
+                origin.into_iter().fold(hostile, |it, origin| it.header("origin", origin));
+            let (response, body) = request(&api, hostile.body(Body::empty()).unwrap());
+            let text = String::from_utf8_lossy(&body);
+            assert_eq!(response.status(), 403, "{uri} {host} {origin:?}: {text}");
+            assert!(!text.contains(NAME), "{uri}: {text}");
+        }
+    }
+}
+
+#[test]
+fn token_is_needed_on_every_path_with_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let api = api_with(false, Some(BearerToken::read(&file).unwrap()));
+    let status = |path: &str, authorization: &str| {
+        let get = Request::get(path).header("host", "gpu.example");
+        let get = get.header("authorization", authorization);
+        let (response, body) = request(&api, get.body(Body::empty()).unwrap());
+        (response.status().as_u16(), String::from_utf8_lossy(&body).into_owned())
+    };
+    for path in paths(&self::api(false)) {
+        let is_open = ["/", "/healthz", "/readyz"].contains(&&*path);
+        for wrong in ["", "Bearer", "Bearer ", "Bearer 0123456789abcdeg", "Basic 0123456789abcdef"]
+        {
+            let (status, text) = status(&path, wrong);
+            assert_eq!(status == 401, !is_open, "{path} {wrong}: {status}");
+            assert!(!text.contains(NAME), "{path}: {text}");
+        }
+        assert_ne!(status(&path, "bearer 0123456789abcdef").0, 401, "{path}");
+    }
+    assert_eq!(status("/api/v1/status?token=0123456789abcdef", "").0, 401);
 }
 
 #[test]

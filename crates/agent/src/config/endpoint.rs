@@ -9,7 +9,7 @@ use std::time::Duration;
 use formats::sanitize::{error_chain, sanitize};
 use ureq::http::{HeaderName, HeaderValue, Uri};
 
-use crate::secret;
+use crate::files::secret;
 
 /// Maximum time of one attempt.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);

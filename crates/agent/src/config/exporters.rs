@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::endpoint::{AuthScheme, Credentials, HttpEndpoint};
 use super::section::section;
-use super::{ByteSize, DurationValue, directory};
+use super::{ByteSize, DurationValue, directory, problems};
 
 section! {
     /// Where data goes: exporters.md. An exporter is off unless its section exists.
@@ -106,8 +106,8 @@ impl OtlpConfig {
     }
 
     fn problems(&self) -> Vec<String> {
-        let mut problems = self.http_endpoint().check();
-        for (is_valid, problem) in [
+        let mut found = self.http_endpoint().check();
+        found.extend(problems([
             (is_interval(self.interval), "`interval` must be between 1s and 1d"),
             (
                 self.max_retry_time.0 <= Duration::from_secs(3600),
@@ -126,10 +126,8 @@ impl OtlpConfig {
                 !self.resource_attributes.keys().any(String::is_empty),
                 "a key of `resource_attributes` is empty",
             ),
-        ] {
-            problems.extend((!is_valid).then(|| problem.to_owned()));
-        }
-        problems
+        ]));
+        found
     }
 }
 
@@ -137,8 +135,7 @@ impl ParquetConfig {
     /// Returns its problems. Nothing is created, except for a file that is removed at once.
     fn problems(&self) -> Vec<String> {
         let rotation = self.interval..=MAX_INTERVAL;
-        let mut problems = Vec::new();
-        for (is_valid, problem) in [
+        let mut found: Vec<String> = problems([
             (is_interval(self.interval), "`interval` must be between 1s and 1d"),
             (
                 rotation.contains(&self.rotate_interval),
@@ -151,14 +148,13 @@ impl ParquetConfig {
                 self.dir.is_absolute(),
                 "`dir` must be an absolute path, such as /var/lib/vramscope/lake",
             ),
-        ] {
-            problems.extend((!is_valid).then(|| problem.to_owned()));
-        }
+        ])
+        .collect();
         if self.dir.is_absolute() {
             let reason = directory::writable(&self.dir).err();
-            problems.extend(reason.map(|(_, reason)| format!("{reason}; choose another `dir`")));
+            found.extend(reason.map(|(_, reason)| format!("{reason}; choose another `dir`")));
         }
-        problems
+        found
     }
 }
 

@@ -1,7 +1,7 @@
 //! `[incidents]`: snapshots at out-of-memory errors and thresholds, and their retention.
 
 use super::section::section;
-use super::{ByteSize, DurationValue, Ratio};
+use super::{ByteSize, DurationValue, Ratio, problems};
 
 section! {
     /// Snapshots of the state at out-of-memory errors and thresholds: incidents.md.
@@ -39,7 +39,7 @@ impl IncidentsConfig {
     /// Adds the errors of this section.
     pub(super) fn check(&self, errors: &mut Vec<String>) {
         let size = self.recent_events_size;
-        for (is_valid, problem) in [
+        let problems = problems([
             (
                 self.retention_count > 0,
                 "retention_count must be 1 or more; enabled = false writes none",
@@ -53,10 +53,7 @@ impl IncidentsConfig {
                 "recent_events_size must be between 1M and 4G: events are kept in memory",
             ),
             (self.group_window <= DurationValue::secs(60), "group_window must be 1m or less"),
-        ] {
-            if !is_valid {
-                errors.push(format!("[incidents] {problem}"));
-            }
-        }
+        ]);
+        errors.extend(problems.map(|problem| format!("[incidents] {problem}")));
     }
 }

@@ -30,7 +30,7 @@ impl KubernetesConfig {
         let url = if url.contains("${NODE_IP}") { with_node_ip(url)? } else { url.clone() };
         Ok(Some(HttpEndpoint {
             key: "kubelet_url",
-            url: format!("{}/pods", url.trim_end_matches('/')),
+            url: url.trim_end_matches('/').to_owned(),
             timeout: self.timeout.0,
             credentials: Credentials::bearer(self.token_file.as_deref()),
             ca_file: self.ca_file.clone(),

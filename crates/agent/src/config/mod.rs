@@ -14,7 +14,7 @@ mod section;
 pub mod trace;
 mod units;
 
-pub use units::{ByteSize, DurationValue, Ratio};
+pub use units::{ByteSize, Choice, DurationValue, Ratio};
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -23,8 +23,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::metrics::SeriesLimits;
 
-use super::trusted_path;
-use super::trusted_path::Refusal;
+use crate::files::trusted_path::{self, Refusal};
 use section::section;
 
 section! {
@@ -88,6 +87,11 @@ impl MetricsConfig {
             errors.push(format!("[metrics] at most {max} of a kind can have series of their own"));
         }
     }
+}
+
+/// Returns the problems of values that are not valid.
+fn problems<const N: usize>(checks: [(bool, &str); N]) -> impl Iterator<Item = String> {
+    checks.into_iter().filter(|(is_valid, _)| !is_valid).map(|(_, problem)| problem.to_owned())
 }
 
 impl Config {

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use engine::model::trace_mode::{StackMode, TensorMode};
 
-use super::ByteSize;
 use super::section::section;
+use super::{ByteSize, Choice};
 
 section! {
     /// What is traced, and what the agent may cost. Beyond a budget it drops call stacks, never
@@ -15,45 +15,19 @@ section! {
         drivers: Vec<PathBuf> = Vec::new(), default "[]";
         /// How call stacks are collected: `off`, `fp` (frame pointers) or `full` (unwind tables and
         /// Python frames); same as `--stacks`.
-        stacks: StackModeConfig = StackModeConfig::Full, default "\"full\"";
+        stacks: Choice<StackMode> = Choice(StackMode::Full), default "\"full\"";
         /// Track streams, events, graphs, modules and other CUDA objects.
         objects: bool = true, default "true";
         /// Count launches and copies.
         kernels: bool = true, default "true";
         /// Track PyTorch tensors: `auto` (by call site, while the memory of a process grows), `full`
         /// (always), `totals` or `off`; same as `--torch`.
-        torch: TensorModeConfig = TensorModeConfig::Auto, default "\"auto\"";
+        torch: Choice<TensorMode> = Choice(TensorMode::WhileGrowing), default "\"auto\"";
         /// CPU budget in percent of one core, more than 0; same as `--max-cpu`.
         max_cpu: Option<f64> = None, example "5.0";
         /// Memory budget; same as `--max-memory`. Less than about 100 MiB cannot be met.
         max_memory: Option<ByteSize> = None, example "\"512M\"";
     }
-}
-
-/// How call stacks are collected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StackModeConfig {
-    /// Not at all.
-    Off,
-    /// Along frame pointers.
-    Fp,
-    /// With unwind tables and Python frames.
-    Full,
-}
-
-/// How tensors are tracked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TensorModeConfig {
-    /// By call site, while the memory of a process grows.
-    Auto,
-    /// Not at all.
-    Off,
-    /// Totals only.
-    Totals,
-    /// By call site.
-    Full,
 }
 
 impl TraceConfig {

@@ -1,5 +1,6 @@
 //! Sizes and durations in the configuration, written as on the command line.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use engine::model::units::{Bytes, Nanos};
@@ -17,6 +18,10 @@ pub struct DurationValue(pub Duration);
 /// A ratio between 0 and 1, both excluded.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ratio(pub f64);
+
+/// One of a few words, such as `"full"`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Choice<T>(pub T);
 
 impl ByteSize {
     /// Returns a size in MiB.
@@ -48,6 +53,13 @@ impl<'de> Deserialize<'de> for DurationValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_units::time(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<'de, T: FromStr<Err = &'static str>> Deserialize<'de> for Choice<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(de::Error::custom)
     }
 }
 

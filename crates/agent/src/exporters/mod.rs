@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{AgentState, AgentThread};
+use super::{AgentState, Worker};
 
 /// Starts the workers of each configured exporter.
-pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<AgentThread>> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<Worker>> {
     let host = host();
     let config = &shared.config.exporters;
     let mut workers = Vec::new();

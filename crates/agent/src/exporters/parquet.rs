@@ -15,8 +15,8 @@ use super::retention::{Retention, prune, sweep};
 use super::ticker::Ticker;
 use crate::config::exporters::ParquetConfig;
 use crate::delivery::FailureLog;
-use crate::durable_file::DurableFile;
-use crate::{AgentState, AgentThread, PublishedSnapshot};
+use crate::files::durable_file::DurableFile;
+use crate::{AgentState, PublishedSnapshot, Worker};
 
 const NAME: &str = "parquet";
 
@@ -25,10 +25,10 @@ pub(super) fn start(
     shared: &Arc<AgentState>,
     config: &ParquetConfig,
     host: &str,
-) -> Result<AgentThread> {
+) -> Result<Worker> {
     let mut writer = ParquetExporter::new(config, host, shared.config.exporters.show_paths);
     let interval = config.interval.0;
-    AgentThread::spawn("export-parquet", shared, move |shared| {
+    Worker::of_agent("export-parquet", shared, move |shared| {
         writer.clean();
         let operation = format!("write tables to {}", writer.dir.display());
         let mut failure_log = FailureLog::new(operation);

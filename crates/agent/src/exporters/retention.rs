@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use engine::model::units::Bytes;
 
-use crate::durable_file::abandoned;
+use crate::files::durable_file::abandoned;
 
 /// Maximum directory depth.
 const MAX_DEPTH: usize = 4;

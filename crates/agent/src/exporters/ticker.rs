@@ -70,7 +70,7 @@ pub(super) mod tests {
     use formats::recording::FunctionTable;
 
     use super::*;
-    use crate::budget::AgentUsage;
+    use crate::process::budget::AgentUsage;
 
     /// Returns a synthetic snapshot.
     pub(crate) fn published(

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use engine::model::container::Pod;
 use serde::Deserialize;
 
-use crate::http_client::HttpClient;
+use crate::delivery::http_client::HttpClient;
 
 /// Maximum size of a response: some hundred pods of some ten KiB each.
 const MAX_RESPONSE_BYTES: u64 = 64 << 20;
@@ -57,7 +57,7 @@ struct ContainerStatus {
 
 /// Queries the kubelet once.
 pub(super) fn list_pods(client: &HttpClient) -> Result<Pods> {
-    let text = client.get(MAX_RESPONSE_BYTES).map_err(|error| {
+    let text = client.get("/pods", MAX_RESPONSE_BYTES).map_err(|error| {
         let advice = match error.status {
             Some(401) => ": the token is not accepted; set a valid one (kubernetes.token_file)",
             Some(403) => {

@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow};
 use engine::model::container::{Container, Pod};
 use engine::snapshot::Snapshot;
 
-use super::http_client::HttpClient;
-use super::{AgentState, AgentThread};
+use super::{AgentState, Worker};
+use crate::delivery::http_client::HttpClient;
 use kubelet::Pods;
 
 /// Minimum time between two queries, and its maximum after failures.
@@ -67,11 +67,11 @@ fn is_named(container: &Container) -> bool {
 }
 
 /// Starts the worker that queries the kubelet, if one is configured.
-pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Option<AgentThread>> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Option<Worker>> {
     let endpoint = shared.config.kubernetes.endpoint().map_err(|reason| anyhow!(reason))?;
     let Some(endpoint) = endpoint else { return Ok(None) };
     let poller = KubeletPoller::new(HttpClient::new(endpoint)?);
-    AgentThread::spawn("kubelet", shared, move |shared| {
+    Worker::of_agent("kubelet", shared, move |shared| {
         poller.run(shared);
         Ok(())
     })

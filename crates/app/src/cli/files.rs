@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use engine::analysis::usage::MIN_POINTS;
 use engine::model::units::Bytes;
+use formats::export::profile::{ProfileUnit, ProfileValue};
 
-use super::{FormatOptions, GroupByArg};
+use super::choice::{Choice, choice};
+use super::shared::{FailOnLeakArgs, FormatOptions, GroupByArg, OutputArgs, WrapperArgs};
 use crate::parse_units;
 
 pub(super) const REPLAY_EXAMPLES: &str = "\
@@ -71,7 +73,7 @@ pub(crate) struct FileFilterArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) name: Option<String>,
     #[command(flatten)]
-    pub(crate) wrappers: super::WrapperArgs,
+    pub(crate) wrappers: WrapperArgs,
 }
 
 #[derive(Args)]
@@ -104,17 +106,13 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "N", conflicts_with = "kernels")]
     pub(crate) stack_depth: Option<usize>,
     #[command(flatten)]
-    pub(crate) wrappers: super::WrapperArgs,
+    pub(crate) wrappers: WrapperArgs,
     #[command(flatten)]
     pub(crate) format: FormatOptions,
-    /// Write the result to FILE; - is standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite an existing file
-    #[arg(long, requires = "output")]
-    pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) limit: super::FailOnLeakArgs,
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) limit: FailOnLeakArgs,
 }
 
 #[derive(Args)]
@@ -146,12 +144,8 @@ pub(crate) struct ReportArgs {
     /// With --leak: show at most N frames per stack; 0 shows all, also of libraries [default: 6]
     #[arg(long, value_name = "N", requires = "leak")]
     pub(crate) stack_depth: Option<usize>,
-    /// Write the result to FILE; - is standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite an existing file
-    #[arg(long, requires = "output")]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     /// List at most N entries per list [default: 10 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
@@ -164,7 +158,7 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) overlay: SmiArgs,
     #[command(flatten)]
-    pub(crate) limit: super::FailOnLeakArgs,
+    pub(crate) limit: FailOnLeakArgs,
     #[command(flatten)]
     pub(crate) filter: FileFilterArgs,
 }
@@ -268,12 +262,8 @@ pub(crate) struct DiffArgs {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: DiffFormat,
-    /// Write the result to FILE; - is standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite an existing file
-    #[arg(long, requires = "output")]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     /// List at most N entries per list [default: 20 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
@@ -315,41 +305,31 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     pub(crate) force: bool,
     /// folded, flamegraph: memory in use, or everything allocated [default: inuse]
-    #[arg(long, value_enum)]
-    pub(crate) value: Option<ProfileValueArg>,
+    #[arg(long, value_parser = choice(PROFILE_VALUES))]
+    pub(crate) value: Option<ProfileValue>,
     /// folded, flamegraph: bytes, or number of allocations [default: bytes]
-    #[arg(long, value_enum)]
-    pub(crate) unit: Option<ProfileUnitArg>,
+    #[arg(long, value_parser = choice(PROFILE_UNITS))]
+    pub(crate) unit: Option<ProfileUnit>,
     /// folded, flamegraph, pprof: memory in use at the end or at the peak [default: end]
-    #[arg(long, value_enum, value_name = "POINT")]
-    pub(crate) at: Option<InUseAtArg>,
+    #[arg(long = "at", value_name = "POINT", value_parser = choice(POINTS))]
+    pub(crate) at_peak: Option<bool>,
     #[command(flatten)]
     pub(crate) filter: FileFilterArgs,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileValueArg {
-    /// Memory in use
-    Inuse,
-    /// Everything allocated
-    Allocated,
-}
+const PROFILE_VALUES: &[Choice<ProfileValue>] = &[
+    ("inuse", "Memory in use", ProfileValue::InUse),
+    ("allocated", "Everything allocated", ProfileValue::Allocated),
+];
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileUnitArg {
-    /// Bytes
-    Bytes,
-    /// Number of allocations
-    Count,
-}
+const PROFILE_UNITS: &[Choice<ProfileUnit>] = &[
+    ("bytes", "Bytes", ProfileUnit::Bytes),
+    ("count", "Number of allocations", ProfileUnit::Objects),
+];
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum InUseAtArg {
-    /// Never freed
-    End,
-    /// Live at the peak of each device
-    Peak,
-}
+/// Whether memory in use is that of the peak.
+const POINTS: &[Choice<bool>] =
+    &[("end", "Never freed", false), ("peak", "Live at the peak of each device", true)];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {

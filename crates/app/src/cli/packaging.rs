@@ -1,8 +1,13 @@
-//! Command-line options of `vramscope completions` and `vramscope man`.
+//! The command line of `completions`, `man` and `demo`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap_complete::Shell;
+
+use super::choice::{Choice, choice};
+use crate::parse_units;
 
 pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
 EXAMPLES
@@ -21,16 +26,13 @@ EXAMPLES
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
     /// Shell that reads the script
-    #[arg(value_enum, value_name = "SHELL")]
-    pub(crate) shell: ShellArg,
+    #[arg(value_name = "SHELL", value_parser = choice(SHELLS))]
+    pub(crate) shell: Shell,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ShellArg {
-    Bash,
-    Zsh,
-    Fish,
-}
+/// Shells that have completions.
+const SHELLS: &[Choice<Shell>] =
+    &[("bash", "", Shell::Bash), ("zsh", "", Shell::Zsh), ("fish", "", Shell::Fish)];
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
@@ -43,4 +45,14 @@ pub(crate) struct ManArgs {
     /// Overwrite existing pages
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct DemoArgs {
+    /// Trace real processes on the simulated driver in this directory instead; requires root
+    #[arg(long, value_name = "DIR", env = "VRAMSCOPE_SIMULATOR")]
+    pub(crate) simulator: Option<PathBuf>,
+    /// Stop after this long [default: 20s with --simulator and without a terminal]
+    #[arg(short, long, value_name = "DURATION", value_parser = parse_units::time)]
+    pub(crate) duration: Option<Duration>,
 }

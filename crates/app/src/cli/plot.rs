@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use engine::analysis::bands::GroupBy;
+use formats::report::chart::Theme;
 
+use super::choice::{Choice, choice};
 use super::files::{FileFilterArgs, SmiArgs};
 
 pub(super) const EXAMPLES: &str = "\
@@ -33,16 +36,16 @@ pub(crate) struct PlotArgs {
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
     /// Stack bands by site, process, kind, device or library
-    #[arg(long, value_enum, value_name = "KEY", default_value = "site")]
-    pub(crate) by: PlotByArg,
+    #[arg(long, value_name = "KEY", default_value = "site", value_parser = choice(GROUPINGS))]
+    pub(crate) by: GroupBy,
     /// Draw at most N bands; the rest become one
     #[arg(short = 'n', long, value_name = "N", default_value = "10", value_parser = bands)]
     pub(crate) top: usize,
     #[command(flatten)]
     pub(crate) overlay: SmiArgs,
     /// Time axis: elapsed or utc
-    #[arg(long, value_enum, default_value = "elapsed")]
-    pub(crate) time: PlotTimeArg,
+    #[arg(long = "time", default_value = "elapsed", value_parser = choice(TIME_AXES))]
+    pub(crate) is_utc: bool,
     /// Chart title [default: file name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
@@ -50,8 +53,8 @@ pub(crate) struct PlotArgs {
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub(crate) size: Option<(u32, u32)>,
     /// Color theme
-    #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) theme: PlotThemeArg,
+    #[arg(long, default_value = "auto", value_parser = choice(THEMES))]
+    pub(crate) theme: Theme,
     #[command(flatten)]
     pub(crate) filter: FileFilterArgs,
 }
@@ -73,34 +76,20 @@ fn size(text: &str) -> Result<(u32, u32), String> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlotByArg {
-    /// Memory kind
-    Kind,
-    /// Call site
-    Site,
-    /// Process
-    Process,
-    /// Device
-    Device,
-    /// Library that allocated the memory
-    Library,
-}
+const GROUPINGS: &[Choice<GroupBy>] = &[
+    ("kind", "Memory kind", GroupBy::Kind),
+    ("site", "Call site", GroupBy::Site),
+    ("process", "Process", GroupBy::Process),
+    ("device", "Device", GroupBy::Device),
+    ("library", "Library that allocated the memory", GroupBy::Library),
+];
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlotTimeArg {
-    /// Seconds since the start
-    Elapsed,
-    /// UTC wall-clock time
-    Utc,
-}
+/// Whether the time axis has times of day.
+const TIME_AXES: &[Choice<bool>] =
+    &[("elapsed", "Seconds since the start", false), ("utc", "UTC wall-clock time", true)];
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlotThemeArg {
-    /// Follow the system (SVG) or light (PNG)
-    Auto,
-    /// Dark on light
-    Light,
-    /// Light on dark
-    Dark,
-}
+const THEMES: &[Choice<Theme>] = &[
+    ("auto", "Follow the system (SVG) or light (PNG)", Theme::Auto),
+    ("light", "Dark on light", Theme::Light),
+    ("dark", "Light on dark", Theme::Dark),
+];

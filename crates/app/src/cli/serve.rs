@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use engine::model::trace_mode::StackMode;
 use engine::model::units::Bytes;
 
-use super::{StackModeArg, TorchArgs};
+use super::choice::choice;
+use super::shared::{STACK_MODES, TorchArgs};
 use crate::parse_units;
 
 pub(super) const EXAMPLES: &str = "\
@@ -40,8 +42,8 @@ pub(crate) struct ServeArgs {
     pub(crate) driver: Vec<PathBuf>,
     /// How to collect call stacks: off, fp (frame pointers) or full (unwind tables and Python
     /// frames) [default: full]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) stacks: Option<StackModeArg>,
+    #[arg(long, value_name = "MODE", value_parser = choice(STACK_MODES))]
+    pub(crate) stacks: Option<StackMode>,
     #[command(flatten)]
     pub(crate) torch: TorchArgs,
     /// CPU budget, percent of one core; beyond it call stacks are dropped, never memory accounting

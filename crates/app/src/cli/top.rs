@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 
-use super::TorchArgs;
+use super::shared::TorchArgs;
 use crate::parse_units;
 use crate::top::Theme;
 

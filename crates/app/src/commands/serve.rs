@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use agent::config::trace::{StackModeConfig, TensorModeConfig};
-use agent::config::{ByteSize, Config};
+use agent::config::{ByteSize, Choice, Config};
 use agent::{Message, Program, Source, capabilities};
 use anyhow::{Result, bail};
-use capture::session::{ActivityOptions, Notice, SessionOptions, StackMode, Target, TensorMode};
+use capture::session::{ActivityOptions, Notice, SessionOptions, Target};
+use engine::model::trace_mode::StackMode;
 use engine::model::units::Timestamp;
 use formats::export::GpuLabel;
 use formats::report::html::InitialView;
@@ -19,8 +19,9 @@ use crate::files::input::Selection;
 use crate::files::plot_data;
 use crate::files::plot_data::PlotRequest;
 use crate::io::output;
+use crate::live::notice::log_notice;
 use crate::live::pipeline::{LiveTrace, PipelineMessage};
-use crate::live::report_loop::{gpu_names, log_notice};
+use crate::live::state::gpu_names;
 use crate::{Outcome, cli};
 
 /// Runs the verb.
@@ -62,61 +63,24 @@ fn configuration(options: &cli::ServeArgs) -> Result<Config> {
     trace.drivers.extend(options.driver.iter().cloned());
     trace.max_cpu = options.max_cpu.or(trace.max_cpu);
     trace.max_memory = options.max_memory.map(ByteSize).or(trace.max_memory);
-    if let Some(stacks) = options.stacks {
-        trace.stacks = match stacks {
-            cli::StackModeArg::Off => StackModeConfig::Off,
-            cli::StackModeArg::Fp => StackModeConfig::Fp,
-            cli::StackModeArg::Full => StackModeConfig::Full,
-        };
-    }
-    if let Some(torch) = options.torch.torch {
-        trace.torch = match torch {
-            cli::TensorModeArg::Auto => TensorModeConfig::Auto,
-            cli::TensorModeArg::Off => TensorModeConfig::Off,
-            cli::TensorModeArg::Totals => TensorModeConfig::Totals,
-            cli::TensorModeArg::Full => TensorModeConfig::Full,
-        };
-    }
+    trace.stacks = options.stacks.map_or(trace.stacks, Choice);
+    trace.torch = options.torch.torch.map_or(trace.torch, Choice);
     Ok(config)
 }
 
 /// Starts the trace. Its threads keep the capabilities that probes need.
 fn start(config: &Config) -> Result<Box<dyn Source>> {
-    let live = LiveTrace::start_after(session_options(config), capabilities::keep_tracing)?;
-    for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
-        output::warn(warning);
-    }
-    Ok(Box::new(live))
-}
-
-fn session_options(config: &Config) -> SessionOptions {
     let trace = &config.trace;
-    SessionOptions {
+    let options = SessionOptions {
         drivers: trace.drivers.clone(),
-        activity: trace.kernels.then_some(ActivityOptions {
-            check_every_launch: false,
-            table_entries: None,
-            baseline: false,
-        }),
+        activity: trace.kernels.then(ActivityOptions::default),
         objects: trace.objects,
-        stacks: stack_mode(trace.stacks),
-        tensors: match trace.torch {
-            TensorModeConfig::Auto => TensorMode::WhileGrowing,
-            TensorModeConfig::Off => TensorMode::Off,
-            TensorModeConfig::Totals => TensorMode::Totals,
-            TensorModeConfig::Full => TensorMode::Full,
-        },
+        stacks: trace.stacks.0,
+        tensors: trace.torch.0,
         logs: config.kubernetes.log_dir.clone(),
         ..SessionOptions::new(Target::All)
-    }
-}
-
-const fn stack_mode(mode: StackModeConfig) -> StackMode {
-    match mode {
-        StackModeConfig::Off => StackMode::Off,
-        StackModeConfig::Fp => StackMode::FramePointer,
-        StackModeConfig::Full => StackMode::Full,
-    }
+    };
+    Ok(Box::new(LiveTrace::start_after(options, capabilities::keep_tracing)?))
 }
 
 impl Source for LiveTrace {
@@ -140,8 +104,8 @@ impl Source for LiveTrace {
         Self::complete_until(self)
     }
 
-    fn limit_stacks(&self, max: StackModeConfig) {
-        Self::limit_stacks(self, stack_mode(max));
+    fn limit_stacks(&self, max: StackMode) {
+        Self::limit_stacks(self, max);
     }
 
     fn finish(self: Box<Self>) -> (Vec<Message>, Timestamp) {

@@ -56,12 +56,12 @@ mod host {
 
 #[cfg(feature = "capture")]
 mod host {
-    use capture::session::{DriverReports, SessionOptions, StackMode, Target};
+    use capture::session::{DriverReports, SessionOptions, Target};
     use engine::model::ids::Pid;
+    use engine::model::trace_mode::StackMode;
 
     use super::{Result, Source, TopArgs};
     use crate::commands::trace;
-    use crate::io::output;
     use crate::live::pipeline::LiveTrace;
     use crate::top::source::agents::AgentsSource;
     use crate::top::source::driver::DriverSource;
@@ -78,12 +78,7 @@ mod host {
             return Ok(Box::new(AgentsSource::connect(&options.agent, token)?));
         }
         let failure = match LiveTrace::start(session_options(options)?) {
-            Ok(live) => {
-                for warning in live.plan.iter().flat_map(|plan| &plan.warnings) {
-                    output::log(warning);
-                }
-                return Ok(Box::new(LiveSource::new(live)));
-            }
+            Ok(live) => return Ok(Box::new(LiveSource::new(live))),
             Err(failure) => failure,
         };
         if !options.pid.is_empty() || !options.driver.is_empty() {

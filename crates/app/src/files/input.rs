@@ -13,7 +13,7 @@ use formats::report::analysis::AnalyzedFile;
 use formats::sanitize::sanitize;
 
 use crate::cli;
-use crate::commands::replay::known_function;
+use crate::commands::file::replay::known_function;
 use crate::io::output;
 use crate::io::output_file::shown;
 

@@ -4,10 +4,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::NamedTempFile;
 
 use crate::io::output::named;
@@ -63,9 +65,7 @@ impl Write for AtomicFile {
 /// file.
 pub(crate) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).create_new(true).mode(0o600);
     options
 }
 
@@ -126,7 +126,6 @@ impl Drop for Temporary {
 
 /// Paths to remove when a signal ends the program.
 static TEMP_PATHS: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
-    #[cfg(unix)]
     remove_at_signals();
     Mutex::default()
 });
@@ -136,9 +135,7 @@ fn with_temp_paths<T>(change: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
 }
 
 /// If signals cannot be handled, a temporary file stays when one arrives.
-#[cfg(unix)]
 fn remove_at_signals() {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]) else {
         return;
     };

@@ -6,15 +6,21 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 
 use anyhow::{Context, Result, bail};
 use formats::sanitize::sanitize;
 
 use crate::io::{atomic_file, output};
 
+/// `O_NONBLOCK` of Linux on x86-64 and arm64.
+pub(crate) const NON_BLOCKING: i32 = 0o4000;
+
 /// Directories with links to this process's open files.
-#[cfg(unix)]
 const DESCRIPTORS: [&str; 3] = ["/dev", "/dev/fd", "/proc/self/fd"];
 
 /// A checked output path. Nothing was written yet.
@@ -141,75 +147,42 @@ fn kind(path: &Path, force: bool) -> Result<Kind> {
 }
 
 /// The links in `/dev` to open files (`/dev/stderr`, `/dev/fd/3`) are not links of another user.
-#[cfg(unix)]
 fn is_descriptor(path: &Path) -> bool {
     DESCRIPTORS.iter().any(|directory| path.parent() == Some(Path::new(directory)))
 }
 
-#[cfg(unix)]
 fn is_stream(metadata: &Metadata) -> bool {
-    use std::os::unix::fs::FileTypeExt;
     let kind = metadata.file_type();
     kind.is_fifo() || kind.is_char_device()
 }
 
-#[cfg(not(unix))]
-fn is_descriptor(_: &Path) -> bool {
-    false
-}
-
-#[cfg(not(unix))]
-fn is_stream(_: &Metadata) -> bool {
-    false
-}
-
 /// Opens a pipe that has a reader. Without one, logs that it waits.
-#[cfg(target_os = "linux")]
 fn find_reader(path: &Path) -> Option<File> {
-    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-    /// `O_NONBLOCK` of Linux on x86-64 and arm64.
-    const NONBLOCK: i32 = 0o4000;
     let metadata = fs::metadata(path).ok()?;
     if !metadata.file_type().is_fifo() {
         return None;
     }
-    let probe = OpenOptions::new().write(true).custom_flags(NONBLOCK).open(path).ok();
+    let probe = OpenOptions::new().write(true).custom_flags(NON_BLOCKING).open(path).ok();
     if probe.is_none() {
         output::log(&format!("{}: waiting for a reader of the pipe", shown(path)));
     }
     probe
 }
 
-#[cfg(not(target_os = "linux"))]
-fn find_reader(_: &Path) -> Option<File> {
-    None
-}
-
 /// Returns an unbuffered duplicate of standard output.
-#[cfg(unix)]
 fn stdout() -> Result<File> {
-    use std::os::fd::AsFd;
     let owned = io::stdout().as_fd().try_clone_to_owned();
     Ok(File::from(owned.with_context(|| format!("cannot write {}", output::STDOUT))?))
-}
-
-#[cfg(not(unix))]
-fn stdout() -> Result<File> {
-    bail!("standard output cannot be used here; name a file")
 }
 
 /// Turns a file size limit into an error like a full disk, instead of a signal that ends the
 /// process.
 pub(crate) fn ignore_size_limit() {
-    #[cfg(unix)]
-    {
-        use std::sync::{Arc, Once, atomic::AtomicBool};
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            let flag = Arc::new(AtomicBool::new(false));
-            let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag);
-        });
-    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag);
+    });
 }
 
 /// Returns the directory of a path.

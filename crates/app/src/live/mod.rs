@@ -3,6 +3,8 @@
 #[cfg(feature = "capture")]
 mod keeper_search;
 #[cfg(feature = "capture")]
+pub(crate) mod notice;
+#[cfg(feature = "capture")]
 pub(super) mod pipeline;
 pub(crate) mod print;
 #[cfg(feature = "capture")]
@@ -15,3 +17,5 @@ pub(super) mod recorder;
 pub(crate) mod report_loop;
 #[cfg(feature = "capture")]
 pub(crate) mod requests;
+#[cfg(feature = "capture")]
+pub(crate) mod state;

@@ -136,6 +136,7 @@ impl LiveTrace {
         let thread = Worker::spawn("capture", run)?;
         let Ok(outcome) = started.recv() else { return Err(thread.failure()) };
         let (plan, gpus, waker) = outcome?;
+        plan.iter().flat_map(|plan: &AttachPlan| &plan.warnings).for_each(|it| output::warn(it));
         let thread = Cell::new(Some(thread));
         let source = if plan.is_some() { CaptureSource::Probes } else { CaptureSource::InProcess };
         Ok(Self { messages, controls, waker, thread, plan, source, gpus, counts_activity })

@@ -1,27 +1,22 @@
 //! The engine thread of a live verb: applies events to the ledger and prints reports.
 
 use anyhow::Result;
-use capture::gpus::GpuInfo;
-use capture::hooks::function_name;
-use capture::session::Notice;
 use engine::ledger::Ledger;
 use engine::model::units::Timestamp;
 use engine::snapshot::{EndedHistory, Snapshot, SnapshotOptions};
-use formats::WallClock;
-use formats::export::{CaptureSource, GpuLabel, ReportContext};
-use formats::recording::FunctionTable;
+use formats::export::{CaptureSource, ReportContext};
 use formats::report::explain::{self, ExplainHistory};
 use formats::report::live::text::overview::LastOptions;
 use formats::report::live::text::{TextStyle, overview};
-use formats::sanitize::sanitize;
 
+use super::notice::log_notice;
 use super::print::print;
 pub(crate) use super::print::{LiveFormat, LiveView};
 use super::process_filter::ProcessFilter;
+use super::state::{LiveState, gpu_names};
 use crate::Outcome;
 use crate::io::output;
 use crate::io::output::ResultOutput;
-use crate::io::output_file::shown;
 use crate::live::keeper_search::KeeperSearch;
 use crate::live::pipeline::{LiveTrace, PipelineMessage};
 use crate::live::recorder::Recorder;
@@ -76,21 +71,13 @@ impl LiveReport {
         format: impl Into<Option<LiveFormat>>,
         out: ResultOutput,
     ) -> Self {
-        let clock = output::clock(WallClock::now(capture::monotonic()));
-        let gpus = gpu_names(&live.gpus);
-        let ledger = Ledger::new();
+        let LiveState { ledger, context } = LiveState::new(live);
         Self {
-            ledger: if live.counts_activity { ledger.with_activity() } else { ledger },
+            ledger,
             options,
             view,
             format: format.into(),
-            context: ReportContext {
-                clock,
-                function: function_name,
-                recorded: FunctionTable::default(),
-                gpus,
-                source: Some(live.source),
-            },
+            context,
             style: out.style,
             out,
             ended: EndedHistory::default(),
@@ -260,66 +247,4 @@ impl LiveReport {
     pub(crate) const fn context(&self) -> &ReportContext {
         &self.context
     }
-}
-
-pub(crate) fn gpu_names(gpus: &[GpuInfo]) -> Vec<GpuLabel> {
-    gpus.iter()
-        .map(|gpu| GpuLabel {
-            id: gpu.id,
-            uuid: gpu.uuid.clone(),
-            name: gpu.name.clone(),
-            total_bytes: gpu.total_bytes,
-        })
-        .collect()
-}
-
-pub(crate) fn log_notice(notice: &Notice) {
-    let log = if notice.is_warning() { output::warn } else { output::log };
-    log(&match notice {
-        Notice::Attached { path, functions, stepped } => {
-            let suffix = match stepped {
-                0 => String::new(),
-                n => format!(" ({n} of them single-stepped (slow))"),
-            };
-            format!("attached to {functions} functions of {}{suffix}", shown(path))
-        }
-        Notice::UnknownFunctions { path, functions } => format!(
-            "{}: exports {} memory functions that this version of vramscope does not know, so what \
-             they allocate is not counted; use a newer version: {}",
-            shown(path),
-            functions.len(),
-            sanitize(&functions.join(", "))
-        ),
-        Notice::Wrapped { pid, functions, missing } if missing.is_empty() => {
-            format!("process {pid}: tracing {functions} driver functions in-process")
-        }
-        Notice::Wrapped { pid, functions, missing } => format!(
-            "process {pid}: tracing {functions} driver functions in-process; not traced, because \
-             their code is not recognized: {}",
-            missing.join(", ")
-        ),
-        Notice::HiddenCalls { pid, functions } => format!(
-            "process {pid}: probes of another tool hide calls of {}; values are not exact",
-            functions.join(", ")
-        ),
-        Notice::NotAttached { reason } => format!("not attached: {}", sanitize(reason)),
-        Notice::NoDriver => "no libcuda.so.1 installed or in use yet: waiting for a process that \
-             loads it; `--driver PATH` names one"
-            .to_owned(),
-        Notice::NoMmapEvents { reason } => format!(
-            "cannot watch for newly loaded drivers ({reason}); rescanning every few seconds"
-        ),
-        Notice::PythonUnsupported { pid, reason } => {
-            format!("process {pid}: no Python frames: {}", sanitize(reason))
-        }
-        Notice::NoNames { reason } => format!("function names are missing: {}", sanitize(reason)),
-        Notice::UsageUnavailable { reason } => {
-            format!("driver-reported memory usage is unavailable: {}; retrying", sanitize(reason))
-        }
-        Notice::TorchAttached { path } => format!("tracking PyTorch tensors via {}", shown(path)),
-        Notice::TensorsUnavailable { pid, reason } => {
-            format!("process {pid}: tensors not tracked: {}", reason.reason())
-        }
-        Notice::Detached { path } => format!("detached from {} (no longer in use)", shown(path)),
-    });
 }

@@ -31,6 +31,28 @@ pub(crate) struct HostFrame {
 }
 
 impl HostFrame {
+    /// Returns the state of another host.
+    pub(crate) fn new(name: String, snapshot: Snapshot, context: ReportContext) -> Self {
+        Self {
+            name,
+            snapshot,
+            context,
+            incidents: Vec::new(),
+            events: Vec::new(),
+            parents: BTreeMap::new(),
+            missing: None,
+            is_local: false,
+        }
+    }
+
+    /// Returns the state of this host.
+    #[cfg(feature = "capture")]
+    pub(crate) fn local(snapshot: Snapshot, context: ReportContext) -> Self {
+        let parents = parents(&snapshot);
+        let frame = Self::new(formats::hostname::name(), snapshot, context);
+        Self { parents, is_local: true, ..frame }
+    }
+
     /// Returns a process.
     pub(crate) fn process(&self, key: ProcessKey) -> Option<&ProcessView> {
         self.snapshot.processes.iter().find(|process| process.key == key)
@@ -41,6 +63,28 @@ impl HostFrame {
         let facts = gpu_facts(&self.context.gpus);
         show(&View::of(&self.snapshot, &facts))
     }
+}
+
+/// Limit of ancestors that are looked up.
+#[cfg(feature = "capture")]
+const MAX_ANCESTORS: usize = 64;
+
+/// Returns the ancestors of all running processes of a snapshot of this host.
+#[cfg(feature = "capture")]
+fn parents(snapshot: &Snapshot) -> BTreeMap<Pid, Pid> {
+    let mut parents = BTreeMap::new();
+    for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+        let mut pid = process.key.pid;
+        for _ in 0..MAX_ANCESTORS {
+            if parents.contains_key(&pid) {
+                break;
+            }
+            let Some(parent) = capture::session::parent_of(pid) else { break };
+            parents.insert(pid, parent);
+            pid = parent;
+        }
+    }
+    parents
 }
 
 /// State of all hosts.

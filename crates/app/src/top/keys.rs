@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 
-use super::listing::{Cursor, Target};
+use super::pages::listing::{Cursor, Target};
 use super::state::{Overlay, Page, State, Tab};
 
 /// Longest filter.

@@ -7,13 +7,9 @@
 mod draw;
 mod frame;
 mod keys;
-mod listing;
-mod lists;
 mod once;
 mod pages;
-mod rows;
 pub(crate) mod source;
-mod source_lines;
 mod state;
 mod terminal;
 #[cfg(test)]
@@ -30,8 +26,8 @@ use crate::io::output;
 #[cfg(feature = "capture")]
 pub(crate) use frame::TopFrame;
 use keys::Action;
+use pages::source_lines::SourceLines;
 use source::{RequestCell, RunningSource, Source};
-use source_lines::SourceLines;
 use state::State;
 use terminal::{Screen, Signals};
 pub(crate) use theme::Theme;

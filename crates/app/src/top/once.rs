@@ -9,8 +9,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::draw::draw;
+use super::pages::source_lines::SourceLines;
 use super::source::RunningSource;
-use super::source_lines::SourceLines;
 use super::state::State;
 use crate::io::output;
 

@@ -10,7 +10,7 @@ use engine::view::{GroupBy, ProcessOrder};
 use formats::report::tables::processes::ProcessColumn;
 
 use super::frame::{FrameHistory, TopFrame};
-use super::listing::{Cursor, Target};
+use super::pages::listing::{Cursor, Target};
 use super::source::Details;
 use super::theme::Theme;
 

@@ -15,9 +15,9 @@ use super::draw::draw;
 use super::frame::{HostFrame, TopFrame};
 use super::keys::handle;
 use super::once::lines;
+use super::pages::source_lines::SourceLines;
 use super::source::RequestCell;
 use super::source::replay::ReplaySource;
-use super::source_lines::SourceLines;
 use super::state::{Page, State, Tab};
 use super::theme::Theme;
 

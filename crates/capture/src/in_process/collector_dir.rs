@@ -18,6 +18,7 @@ use super::process_end::{holder, whole_file};
 use super::requests;
 use crate::decode::element_table;
 use crate::session::SessionOptions;
+use crate::session::trace_mode::WireMode;
 
 /// Environment variable that makes the driver load a library in `cuInit`.
 const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";

@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::libraries::MmapEvent;
 use crate::session::processes::ProcessTable;
+use crate::session::trace_mode::WireMode;
 use crate::session::{Notice, SessionOptions, Source, StackMode};
 use crate::stacks::{StackRecord, mmap_events, read};
 

@@ -13,10 +13,9 @@ mod options;
 pub(crate) mod processes;
 mod read;
 mod source;
-pub(super) mod tensor_mode;
+pub(crate) mod trace_mode;
 
-pub use crate::session::tensor_mode::TensorMode;
-pub use crate::stacks::StackMode;
+pub use crate::session::trace_mode::{StackMode, TensorMode};
 pub use attach::drivers::Notice;
 pub use driver_reports::DriverReports;
 pub use liveness::parent_of;

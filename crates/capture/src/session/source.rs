@@ -15,6 +15,7 @@ use super::processes::ProcessTable;
 use super::read::counters::ProbeCounters;
 use super::read::record_ring::RecordRing;
 use super::read::waiter::Waiter;
+use super::trace_mode::WireMode;
 use super::{RESCAN_INTERVAL, StackMode};
 use crate::clock;
 use crate::decode::{ExecGeneration, Record};

@@ -10,6 +10,7 @@ pub mod named;
 mod process;
 pub mod stack;
 mod torch;
+pub mod trace_mode;
 pub mod units;
 
 pub use driver::{activity, cuda_error, cuda_object, overhead};

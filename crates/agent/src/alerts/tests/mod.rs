@@ -24,7 +24,7 @@ use super::notifier::Notifier;
 use super::worker::AlertWorker;
 use crate::config::Config;
 use crate::incidents::IncidentNotice;
-use crate::{AgentState, AgentThread};
+use crate::{AgentState, Worker};
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp((1000 + seconds) * 1_000_000_000)
@@ -98,7 +98,7 @@ fn worker(shared: &Arc<AgentState>) -> TestWorker {
 struct TestWorker {
     worker: AlertWorker,
     shared: Arc<AgentState>,
-    threads: Vec<AgentThread>,
+    threads: Vec<Worker>,
 }
 
 impl TestWorker {

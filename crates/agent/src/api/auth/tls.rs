@@ -10,7 +10,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::secret;
+use crate::files::secret;
 
 /// Returns the acceptor of TLS connections.
 pub(in crate::api) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor> {

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use engine::view::View;
-use formats::report::view::gpu_facts;
 use serde_json::{Value, json};
 
 use super::Api;
@@ -75,8 +74,7 @@ impl LivePage {
 
     /// Adds a snapshot to the history.
     pub(super) fn record(&self, published: &PublishedSnapshot) {
-        let facts = gpu_facts(&published.context.gpus);
-        self.lock().record(published, &View::of(&published.snapshot, &facts));
+        published.with_view(|view| self.lock().record(published, view));
     }
 
     /// Returns the event for a client that has seen the snapshot `seen`, and the snapshot that it
@@ -109,11 +107,10 @@ impl Events {
 
     /// Builds the state of a new snapshot, and the change to it.
     fn update(&mut self, api: &Api, published: &PublishedSnapshot) -> Option<()> {
-        let facts = gpu_facts(&published.context.gpus);
-        let view = View::of(&published.snapshot, &facts);
-        self.record(published, &view);
-        let incidents = api.shared.incidents.list();
-        let state = PageState::new(published, &view, incidents, &self.history)?;
+        let state = published.with_view(|view| {
+            self.record(published, view);
+            PageState::new(published, view, api.shared.incidents.list(), &self.history)
+        })?;
         self.change = self.state.take().map(|old| {
             (old.sequence, sse("change", state.sequence, &state.since(&old, &self.history)))
         });

@@ -5,7 +5,7 @@ mod receiver;
 mod tests;
 
 pub(crate) use receiver::INCIDENT_RULE;
-pub use receiver::{PayloadFormat, ReceiverConfig, ReceiverType, SeverityName};
+pub use receiver::{PayloadFormat, ReceiverConfig, ReceiverType};
 
 use engine::alert::Rule;
 use engine::alert::builtin::{self, RULE_NAMES, Thresholds};

@@ -10,10 +10,11 @@ use formats::sanitize::error_chain;
 use serde::Deserialize;
 
 use super::unknown_rule;
-use crate::config::DurationValue;
 use crate::config::endpoint::{AuthScheme, Credentials, HttpEndpoint};
 use crate::config::section::section;
-use crate::{child_program, secret};
+use crate::config::{Choice, DurationValue, problems};
+use crate::delivery::child_program;
+use crate::files::secret;
 
 /// Name in `rules` for messages about incidents, which only receivers that name it get.
 pub(crate) const INCIDENT_RULE: &str = "incident";
@@ -25,7 +26,7 @@ section! {
         #[serde(rename = "type")]
         kind: ReceiverType = ReceiverType::Log, default "\"log\"";
         /// Lowest severity that is sent: `info`, `warning` or `critical`.
-        min_severity: SeverityName = SeverityName::Info, default "\"info\"";
+        min_severity: Choice<Severity> = Choice(Severity::Info), default "\"info\"";
         /// Only these rules; empty: all. `incident` is a message for each incident, and must be named.
         rules: Vec<String> = Vec::new(), default "[]";
         /// Send an alert that still fires again after this time; `0s`: never.
@@ -79,28 +80,6 @@ pub enum PayloadFormat {
     Slack,
 }
 
-/// A severity in the configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SeverityName {
-    /// For information.
-    Info,
-    /// Needs attention within hours.
-    Warning,
-    /// Needs attention now.
-    Critical,
-}
-
-impl SeverityName {
-    const fn severity(self) -> Severity {
-        match self {
-            Self::Info => Severity::Info,
-            Self::Warning => Severity::Warning,
-            Self::Critical => Severity::Critical,
-        }
-    }
-}
-
 impl ReceiverConfig {
     /// Limit of one request or command.
     pub(crate) fn timeout(&self) -> Duration {
@@ -117,7 +96,7 @@ impl ReceiverConfig {
     pub(crate) fn accepts(&self, rule: &str, severity: Severity) -> bool {
         let is_named = self.rules.iter().any(|name| name == rule);
         let is_wanted = self.rules.is_empty() && rule != INCIDENT_RULE;
-        severity >= self.min_severity.severity() && (is_named || is_wanted)
+        severity >= self.min_severity.0 && (is_named || is_wanted)
     }
 
     /// Returns the endpoint of a webhook.
@@ -145,10 +124,10 @@ impl ReceiverConfig {
     /// Returns its problems, each with advice.
     pub(super) fn problems(&self) -> Vec<String> {
         let names: Vec<&str> = RULE_NAMES.into_iter().chain([INCIDENT_RULE]).collect();
-        let mut problems: Vec<String> =
+        let mut found: Vec<String> =
             self.rules.iter().filter_map(|name| unknown_rule(name, &names)).collect();
         let repeats = self.repeat_interval.0;
-        for (is_valid, problem) in [
+        found.extend(problems([
             (
                 self.rate_limit > 0 && !self.rate_limit_window.0.is_zero(),
                 "`rate_limit` and `rate_limit_window` must be more than 0",
@@ -166,19 +145,17 @@ impl ReceiverConfig {
                 self.token_header.is_none() || self.token_file.is_some(),
                 "`token_header` requires `token_file`",
             ),
-        ] {
-            problems.extend((!is_valid).then(|| problem.to_owned()));
-        }
-        self.check_type(&mut problems);
+        ]));
+        self.check_type(&mut found);
         match self.kind {
             ReceiverType::Log => (),
             ReceiverType::Webhook => match self.endpoint() {
-                Ok(endpoint) => problems.extend(endpoint.check()),
-                Err(problem) => problems.push(problem),
+                Ok(endpoint) => found.extend(endpoint.check()),
+                Err(problem) => found.push(problem),
             },
-            ReceiverType::Command => problems.extend(child_program::check(&self.command).err()),
+            ReceiverType::Command => found.extend(child_program::check(&self.command).err()),
         }
-        problems
+        found
     }
 
     /// Reports keys that apply to another type.

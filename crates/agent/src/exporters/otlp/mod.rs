@@ -16,9 +16,9 @@ use prost::Message;
 
 use super::ticker::Ticker;
 use crate::config::exporters::OtlpConfig;
+use crate::delivery::http_client::{HttpClient, RequestError};
 use crate::delivery::{DeliveryOptions, DeliveryQueue};
-use crate::http_client::{HttpClient, RequestError};
-use crate::{AgentState, AgentThread};
+use crate::{AgentState, Worker};
 
 /// Name in counts.
 const NAME: &str = "otlp";
@@ -32,7 +32,7 @@ pub(super) fn start(
     shared: &Arc<AgentState>,
     config: &OtlpConfig,
     host: &str,
-) -> Result<[AgentThread; 2]> {
+) -> Result<[Worker; 2]> {
     let client = HttpClient::new(config.http_endpoint())?;
     let options = DeliveryOptions {
         thread: "send-otlp",
@@ -51,7 +51,7 @@ pub(super) fn start(
     let (queue, sender) = DeliveryQueue::start(shared, options, send)?;
     let (interval, gzip) = (config.interval.0, config.gzip);
     let resource = request::resource(host, &config.resource_attributes);
-    let encoder = AgentThread::spawn("export-otlp", shared, move |shared| {
+    let encoder = Worker::of_agent("export-otlp", shared, move |shared| {
         let mut ticker = Ticker::new(interval);
         while let Some(tick) = ticker.next(&shared.feed) {
             shared.exports.count(NAME, "dropped", tick.missed);

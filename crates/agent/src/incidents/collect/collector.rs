@@ -31,7 +31,7 @@ use super::event_ring::{EventRing, EventWindow};
 use super::rate_limit::IncidentRateLimiter;
 use super::thresholds::{ThresholdCrossing, ThresholdMonitor};
 use crate::source::WriteHtml;
-use crate::{AgentState, AgentThread, PublishedSnapshot};
+use crate::{AgentState, PublishedSnapshot, Worker};
 
 /// Delay of the snapshot after an out-of-memory error, and maximum time to wait for symbols.
 const SNAPSHOT_DELAY: Duration = Duration::from_millis(100);
@@ -97,10 +97,7 @@ struct OpenIncident {
 
 impl IncidentCollector {
     /// Starts the writer thread.
-    pub(crate) fn start(
-        shared: &Arc<AgentState>,
-        write_html: WriteHtml,
-    ) -> Result<(Self, AgentThread)> {
+    pub(crate) fn start(shared: &Arc<AgentState>, write_html: WriteHtml) -> Result<(Self, Worker)> {
         let config = &shared.config.incidents;
         let manual = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&manual))
@@ -108,7 +105,7 @@ impl IncidentCollector {
         let state = if config.enabled { lock_state(&shared.config.state_dir)? } else { None };
         let (commands, received) = sync_channel(QUEUE_COMMANDS);
         let write = move |shared: &Arc<AgentState>| writer::run(shared, &received, write_html);
-        let worker = AgentThread::spawn("incidents", shared, write)?;
+        let worker = Worker::of_agent("incidents", shared, write)?;
         let process_above = config.process_live_above.map(|size| size.0);
         let collector = Self {
             shared: Arc::clone(shared),

@@ -12,8 +12,8 @@ use formats::report::incident;
 use formats::report::incident::{IncidentJson, Trigger};
 
 use super::super::IncidentView;
-use crate::durable_file::DurableFile;
-use crate::trusted_path;
+use crate::files::durable_file::DurableFile;
+use crate::files::trusted_path;
 
 /// File that is locked by the agent that uses the directory.
 const LOCK_FILE: &str = "lock";

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use formats::report::html::InitialView;
 use formats::report::incident::{HTML_FILE, RECORDING_FILE};
 
-use crate::durable_file::DurableFile;
-use crate::fault;
+use crate::files::durable_file::DurableFile;
+use crate::process::fault;
+use crate::process::threads::Worker;
 use crate::source::WriteHtml;
-use crate::threads::Worker;
 
 /// Maximum number of queued reports.
 const MAX_QUEUED: usize = 8;

@@ -72,9 +72,9 @@ mod tests {
 
     use super::*;
     use crate::PublishedSnapshot;
-    use crate::budget::AgentUsage;
     use crate::incidents::collect::event_ring::EventRing;
     use crate::incidents::collect::test_events::{allocate, event};
+    use crate::process::budget::AgentUsage;
 
     fn job(ring: &EventRing) -> IncidentJob {
         let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);

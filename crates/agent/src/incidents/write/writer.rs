@@ -30,7 +30,7 @@ use super::super::{IncidentNotice, IncidentView};
 use super::html::{HtmlRenderer, RenderResult};
 use super::{directory, host_facts, recording, untraced_holders, write_error};
 use crate::AgentState;
-use crate::durable_file::DurableFile;
+use crate::files::durable_file::DurableFile;
 use crate::source::WriteHtml;
 
 /// Poll interval for snapshots.

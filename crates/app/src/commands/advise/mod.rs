@@ -17,8 +17,8 @@ use formats::report::incident::INCIDENT_FILE;
 use formats::sanitize::sanitize;
 
 #[cfg(feature = "capture")]
-use super::agent_query;
-use super::replay;
+use super::agent_query::AgentClient;
+use super::file::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
 use crate::files::input;
@@ -148,8 +148,8 @@ fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
 
 #[cfg(feature = "capture")]
 fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
-    let text = agent_query::fetch(url, "/api/v1/advice", options.token_file.as_deref())?;
-    serde_json::from_slice(&text).with_context(|| format!("{url}: {}", agent_query::UNEXPECTED))
+    let agent = AgentClient::new(url, options.token_file.as_deref())?;
+    agent.get("/api/v1/advice", |answer| serde_json::from_slice(answer))
 }
 
 #[cfg(not(feature = "capture"))]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use engine::snapshot::SnapshotOptions;
 use formats::report::live::text::overview::LastOptions;
 
-use super::replay::{PrintOptions, final_report};
+use super::file::replay::{PrintOptions, final_report};
 use crate::io::output;
 use crate::live::print::{LiveFormat, LiveView};
 use crate::top::source::Source;

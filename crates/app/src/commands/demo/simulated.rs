@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capture::session::{SessionOptions, StackMode, Target};
+use capture::session::{SessionOptions, Target};
 use engine::model::ids::Pid;
+use engine::model::trace_mode::StackMode;
 
 use crate::io::output;
 use crate::io::output_file::shown;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use capture::session::{ActivityOptions, TensorMode};
+use capture::session::ActivityOptions;
 
 use super::SNAPSHOT_OPTIONS;
 use crate::commands::trace::{TraceOptions, run_trace};
@@ -20,32 +20,16 @@ pub(super) fn run(options: &cli::ExplainArgs) -> Result<Outcome> {
     let is_command = !options.target.command.is_empty();
     let duration = options.duration.or((!is_command).then_some(DEFAULT_DURATION));
     run_trace(&TraceOptions {
-        target: &options.target,
-        in_process: None,
-        interval: INTERVAL,
         duration,
         format: Some(LiveFormat::of(&options.format)),
-        output: None,
-        record: None,
-        force: false,
-        limit: None,
         // Code is loaded at the first launch of a kernel.
-        activity: Some(ActivityOptions {
-            check_every_launch: false,
-            table_entries: None,
-            baseline: false,
-        }),
+        activity: Some(ActivityOptions::default()),
         view: LiveView::Explain,
-        objects: true,
-        stacks: None,
-        tensors: TensorMode::Off,
-        stack_depth: None,
-        wrappers: &[],
-        user: None,
         reports: ReportOptions {
             snapshot: SNAPSHOT_OPTIONS,
             top: options.top,
             ..ReportOptions::default()
         },
+        ..TraceOptions::new(&options.target, INTERVAL)
     })
 }

@@ -5,16 +5,14 @@ mod from_live;
 
 use std::path::Path;
 
-#[cfg(feature = "capture")]
-use anyhow::Context;
 use anyhow::{Result, bail};
 use engine::snapshot::SnapshotOptions;
 use formats::import::SourceFormat;
 use formats::report::explain::{self, ExplainHistory, ExplainReport};
 
 #[cfg(feature = "capture")]
-use super::agent_query;
-use super::replay;
+use super::agent_query::AgentClient;
+use super::file::replay;
 use crate::Outcome;
 use crate::cli::ExplainArgs;
 use crate::files::input;
@@ -75,9 +73,9 @@ fn from_host(_: &ExplainArgs) -> Result<Outcome> {
 
 #[cfg(feature = "capture")]
 fn from_agent(url: &str, options: &ExplainArgs) -> Result<ExplainReport> {
-    let text = agent_query::fetch(url, "/api/v1/explain", options.token_file.as_deref())?;
-    let mut report: ExplainReport = serde_json::from_slice(&text)
-        .with_context(|| format!("{url}: {}", agent_query::UNEXPECTED))?;
+    let agent = AgentClient::new(url, options.token_file.as_deref())?;
+    let read = |answer: &[u8]| serde_json::from_slice::<ExplainReport>(answer);
+    let mut report = agent.get("/api/v1/explain", read)?;
     if !options.target.pid.is_empty() {
         report.processes.retain(|process| options.target.pid.contains(&process.pid));
     }

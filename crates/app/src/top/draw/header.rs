@@ -10,7 +10,7 @@ use formats::sanitize::sanitize;
 use ratatui::layout::Rect;
 
 use super::{Canvas, ROOMY};
-use crate::top::rows::Shown;
+use crate::top::pages::rows::Shown;
 use crate::top::state::{ClickAreas, Page, Tab};
 use crate::top::theme::Tone;
 

@@ -14,10 +14,10 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::frame::TopFrame;
-use super::listing::{Cursor, Target};
-use super::lists;
-use super::rows::Shown;
-use super::source_lines::SourceLines;
+use super::pages::listing::{Cursor, Target};
+use super::pages::lists;
+use super::pages::rows::Shown;
+use super::pages::source_lines::SourceLines;
 use super::state::{ClickAreas, Page, State, Tab};
 use super::theme::{Tone, to_ascii};
 

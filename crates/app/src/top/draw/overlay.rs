@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 
 use super::Canvas;
 use crate::top::keys::HELP;
-use crate::top::listing::Cursor;
+use crate::top::pages::listing::Cursor;
 use crate::top::state::Overlay;
 use crate::top::theme::Tone;
 

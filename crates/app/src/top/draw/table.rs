@@ -4,7 +4,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
 use super::Canvas;
-use crate::top::listing::{Cursor, Listing, Row, Target, layout};
+use crate::top::pages::listing::{Cursor, Listing, Row, Target, layout};
 use crate::top::state::ClickAreas;
 use crate::top::theme::Tone;
 

@@ -5,11 +5,11 @@ use formats::report::view::{compact_size, wrap};
 use ratatui::layout::Rect;
 
 use super::Canvas;
-use crate::top::listing::{Cursor, Target};
-use crate::top::lists::all_incidents;
+use crate::top::pages::listing::{Cursor, Target};
+use crate::top::pages::lists::all_incidents;
+use crate::top::pages::rows::Shown;
+use crate::top::pages::source_lines::SourceLines;
 use crate::top::pages::{TextLine, leak_page, stack_page};
-use crate::top::rows::Shown;
-use crate::top::source_lines::SourceLines;
 use crate::top::state::{Page, State, Tab};
 use crate::top::theme::Tone;
 

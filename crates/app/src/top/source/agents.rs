@@ -1,24 +1,17 @@
 //! One or several running agents, over their HTTP API.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use formats::import::agent::{AgentState, incidents, sites, snapshot};
 use formats::report::tables::incidents::Incident;
 
 use super::{Details, RequestCell, Source};
+use crate::commands::agent_query::AgentClient;
 use crate::io::output;
 use crate::top::frame::{HostFrame, TopFrame};
-
-/// Maximum size of an answer.
-const MAX_ANSWER_BYTES: u64 = 64 << 20;
-
-/// Maximum number of clients that are kept.
-const MAX_CLIENTS: usize = 8;
 
 /// Time between two looks at the incidents of an agent.
 const INCIDENTS_INTERVAL: Duration = Duration::from_secs(5);
@@ -35,15 +28,13 @@ struct Slot {
     host: Option<HostFrame>,
     /// Details that the state contains.
     details: Details,
-    /// Number of answers.
-    answers: u64,
     failure: Option<String>,
 }
 
 /// Agents, each with its own thread: a slow one does not delay the others.
 pub(crate) struct AgentsSource {
     agents: Vec<(String, Arc<Mutex<Slot>>)>,
-    clients: Vec<AgentClient>,
+    pollers: Vec<AgentPoller>,
     next: Instant,
     has_started: bool,
 }
@@ -52,28 +43,30 @@ impl AgentsSource {
     /// Connects to all agents; fails if one does not answer.
     pub(crate) fn connect(urls: &[String], token_file: Option<&Path>) -> Result<Self> {
         let mut agents = Vec::new();
-        let mut clients = Vec::new();
+        let mut pollers = Vec::new();
         for (index, url) in urls.iter().enumerate() {
-            let mut client = AgentClient::new(url, token_file, index);
-            let host = client.fetch(Details::Nothing)?;
-            let slot = Slot { host: Some(host), answers: 1, ..Slot::default() };
-            agents.push((client.name.clone(), Arc::new(Mutex::new(slot))));
-            clients.push(client);
+            let client = AgentClient::new(url, token_file)?;
+            let mut poller =
+                AgentPoller { client, index, incidents: Vec::new(), incidents_at: None };
+            let host = poller.fetch(Details::Nothing)?;
+            let slot = Slot { host: Some(host), ..Slot::default() };
+            agents.push((poller.client.name().to_owned(), Arc::new(Mutex::new(slot))));
+            pollers.push(poller);
         }
         if agents.is_empty() {
             bail!("no agent; --agent URL names one");
         }
-        Ok(Self { agents, clients, next: Instant::now(), has_started: false })
+        Ok(Self { agents, pollers, next: Instant::now(), has_started: false })
     }
 
     /// Starts the threads.
     fn start(&mut self, requests: &RequestCell) -> Result<()> {
         self.has_started = true;
-        for client in self.clients.drain(..) {
-            let slot = self.agents.get(client.index).map(|(_, slot)| Arc::clone(slot));
+        for poller in self.pollers.drain(..) {
+            let slot = self.agents.get(poller.index).map(|(_, slot)| Arc::clone(slot));
             let (slot, requests) =
                 (slot.context("internal error: lost an agent")?, requests.clone());
-            let run = move || client.run(&slot, &requests);
+            let run = move || poller.run(&slot, &requests);
             std::thread::Builder::new().name("top-agent".into()).spawn(run)?;
         }
         Ok(())
@@ -131,29 +124,15 @@ impl Source for AgentsSource {
     }
 }
 
-/// A client of one agent.
-struct AgentClient {
-    base: String,
-    name: String,
+/// Asks one agent.
+struct AgentPoller {
+    client: AgentClient,
     index: usize,
-    token_file: Option<PathBuf>,
     incidents: Vec<Incident>,
     incidents_at: Option<Instant>,
-    /// Clients by path: each reads certificates once.
-    clients: HashMap<String, agent::HttpClient>,
 }
 
-impl AgentClient {
-    fn new(url: &str, token_file: Option<&Path>, index: usize) -> Self {
-        // A bare address is accepted, as by `serve --listen`.
-        let scheme = if url.contains("://") { "" } else { "http://" };
-        let base = format!("{scheme}{}", url.trim_end_matches('/'));
-        let name = base.split_once("://").map_or(&*base, |(_, name)| name).to_owned();
-        let token_file = token_file.map(Path::to_owned);
-        let (incidents, clients) = (Vec::new(), HashMap::new());
-        Self { base, name, index, token_file, incidents, incidents_at: None, clients }
-    }
-
+impl AgentPoller {
     /// Asks the agent until the source is stopped.
     fn run(mut self, slot: &Mutex<Slot>, requests: &RequestCell) {
         let mut last = requests.get();
@@ -176,7 +155,6 @@ impl AgentClient {
                 Ok(host) => {
                     slot.host = Some(host);
                     slot.failure = None;
-                    slot.answers += 1;
                 }
                 Err(error) => slot.failure = Some(error.to_string()),
             }
@@ -184,60 +162,25 @@ impl AgentClient {
         }
     }
 
-    fn get(&mut self, path: &str) -> Result<Vec<u8>> {
-        if self.clients.len() > MAX_CLIENTS {
-            self.clients.clear();
-        }
-        let client = match self.clients.entry(path.to_owned()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let url = format!("{}{path}", self.base);
-                new.insert(agent::HttpClient::to_agent(&url, self.token_file.as_deref())?)
-            }
-        };
-        client.get(MAX_ANSWER_BYTES).map_err(|error| match error.status {
-            None => anyhow!(
-                "{}: no response from the agent; is `vramscope serve` running there? ({})",
-                self.base,
-                error.reason
-            ),
-            Some(401 | 403) => anyhow!("{}: authentication required; use --token-file", self.base),
-            Some(_) => anyhow!("{}: {}", self.base, error.reason),
-        })
-    }
-
     /// Asks for the state of the host, and for the sites of the process that is looked at.
     fn fetch(&mut self, details: Details) -> Result<HostFrame> {
-        let base = self.base.clone();
-        let unexpected = || format!("{base}: unexpected response; is this a vramscope agent?");
-        let answer = self.get("/api/v1/snapshot")?;
         let AgentState { mut snapshot, mut context, events } =
-            snapshot(&answer).with_context(unexpected)?;
+            self.client.get("/api/v1/snapshot", snapshot)?;
         context.clock = output::clock(context.clock);
         if let Details::Process(host, pid) = details
             && host == self.index
         {
-            let answer = self.get(&format!("/api/v1/sites?pid={pid}"))?;
-            let found = sites(&answer).with_context(unexpected)?;
+            let found = self.client.get(&format!("/api/v1/sites?pid={pid}"), sites)?;
             let process = snapshot.processes.iter_mut().find(|process| process.key.pid == pid);
             process.into_iter().for_each(|process| process.sites.clone_from(&found));
         }
         let is_due = self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS_INTERVAL);
         if is_due {
             // Without a state directory, an agent has no incidents.
-            let answer = self.get("/api/v1/incidents").ok();
-            self.incidents = answer.and_then(|it| incidents(&it).ok()).unwrap_or_default();
+            self.incidents = self.client.get("/api/v1/incidents", incidents).unwrap_or_default();
             self.incidents_at = Some(Instant::now());
         }
-        Ok(HostFrame {
-            name: self.name.clone(),
-            snapshot,
-            context,
-            incidents: self.incidents.clone(),
-            events,
-            parents: BTreeMap::new(),
-            missing: None,
-            is_local: false,
-        })
+        let (name, incidents) = (self.client.name().to_owned(), self.incidents.clone());
+        Ok(HostFrame { incidents, events, ..HostFrame::new(name, snapshot, context) })
     }
 }

@@ -3,17 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use capture::hooks::function_name;
 use capture::session::DriverReports;
 use engine::ledger::Ledger;
-use formats::WallClock;
 use formats::export::ReportContext;
-use formats::recording::FunctionTable;
 
-use super::live::parents;
 use super::{RequestCell, Source};
 use crate::io::output;
-use crate::live::report_loop::gpu_names;
+use crate::live::state::{context, gpu_names};
 use crate::top::frame::{HostFrame, TopFrame};
 
 /// Time between two looks at the driver's answers.
@@ -23,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct DriverSource {
     reports: DriverReports,
     ledger: Ledger,
-    clock: WallClock,
+    context: ReportContext,
     missing: String,
     next: Instant,
 }
@@ -31,8 +27,8 @@ pub(crate) struct DriverSource {
 impl DriverSource {
     /// `missing`: why there is no more, and what to do about it.
     pub(crate) fn new(reports: DriverReports, missing: String) -> Self {
-        let clock = output::clock(WallClock::now(capture::monotonic()));
-        Self { reports, ledger: Ledger::new(), clock, missing, next: Instant::now() }
+        let context = context(&[], None);
+        Self { reports, ledger: Ledger::new(), context, missing, next: Instant::now() }
     }
 
     fn poll(&mut self) {
@@ -58,23 +54,10 @@ impl Source for DriverSource {
         self.next = (self.next + requests.get().interval).max(Instant::now());
         let at = capture::monotonic();
         let snapshot = self.ledger.snapshot(at, &requests.get().details.snapshot_options(0));
-        let context = ReportContext {
-            clock: self.clock.clone(),
-            function: function_name,
-            recorded: FunctionTable::default(),
-            gpus: gpu_names(self.reports.gpus()),
-            source: None,
-        };
-        let host = HostFrame {
-            name: formats::hostname::name(),
-            parents: parents(&snapshot),
-            snapshot,
-            context,
-            incidents: Vec::new(),
-            events: Vec::new(),
-            missing: Some(self.missing.clone()),
-            is_local: true,
-        };
+        let gpus = gpu_names(self.reports.gpus());
+        let context = ReportContext { gpus, ..self.context.clone() };
+        let missing = Some(self.missing.clone());
+        let host = HostFrame { missing, ..HostFrame::local(snapshot, context) };
         Ok(Some(TopFrame { hosts: vec![host], replay: None }))
     }
 }

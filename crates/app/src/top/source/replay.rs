@@ -1,20 +1,17 @@
 //! A recording, replayed at any speed.
 
-use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use engine::ledger::Ledger;
 use engine::model::units::{Nanos, Timestamp};
 use formats::WallClock;
-use formats::export::{CaptureSource, GpuLabel, ReportContext};
 use formats::import::SourceFormat;
 use formats::recording::{RecordingReader, RecordingRow};
 
 use super::{Request, RequestCell, Source};
-use crate::commands::replay::known_function;
+use crate::commands::file::replay::{RecordedState, known_function};
 use crate::files::input;
 use crate::io::output;
 use crate::io::output_file::shown;
@@ -30,11 +27,7 @@ const LONG: Duration = Duration::from_secs(3600);
 pub(crate) struct ReplaySource {
     reader: RecordingReader<Box<dyn Read + Send>>,
     name: String,
-    host: String,
-    ledger: Ledger,
-    clock: Option<WallClock>,
-    gpus: Vec<GpuLabel>,
-    source: CaptureSource,
+    state: RecordedState,
     /// The first row that is later than what was replayed.
     pending: Option<RecordingRow>,
     first: Option<Timestamp>,
@@ -72,11 +65,7 @@ impl ReplaySource {
         Ok(Self {
             reader: RecordingReader::new(input, path, total, known_function)?,
             name,
-            host: String::new(),
-            ledger: Ledger::new(),
-            clock: None,
-            gpus: Vec::new(),
-            source: CaptureSource::Probes,
+            state: RecordedState::default(),
             pending: None,
             first: None,
             at: Timestamp(0),
@@ -112,31 +101,14 @@ impl ReplaySource {
                 self.at = self.at.max(until);
                 return Ok(());
             }
-            self.apply(row);
+            if let RecordingRow::Clock(clock) = &row {
+                self.first.get_or_insert(clock.start());
+                self.at = self.at.max(clock.start());
+            }
+            self.state.apply(row);
             self.at = self.at.max(time.unwrap_or_default());
         }
         Ok(())
-    }
-
-    fn apply(&mut self, row: RecordingRow) {
-        match row {
-            RecordingRow::Clock(clock) => {
-                self.first.get_or_insert(clock.start());
-                self.at = self.at.max(clock.start());
-                self.clock = Some(output::clock(clock));
-            }
-            RecordingRow::Gpu(gpu) => self.gpus.push(gpu),
-            RecordingRow::Event(event) => self.ledger.apply(&event),
-            RecordingRow::About { key, value } => match &*key {
-                "kernels" if &*value == "yes" => {
-                    self.ledger = std::mem::take(&mut self.ledger).with_activity();
-                }
-                "source" => self.source = CaptureSource::parse(&value).unwrap_or(self.source),
-                "hostname" => self.host = value.to_string(),
-                _ => {}
-            },
-            RecordingRow::Tick(_) | RecordingRow::End(_) | RecordingRow::Unknown => {}
-        }
     }
 
     /// Reads the header, and returns the time at which the recording starts.
@@ -191,25 +163,13 @@ impl Source for ReplaySource {
 impl ReplaySource {
     /// Returns the state at the time that was replayed.
     fn frame(&mut self, request: &Request, start: Timestamp) -> TopFrame {
-        let snapshot = self.ledger.snapshot(self.at, &request.details.snapshot_options(0));
-        let clock = self.clock.clone().unwrap_or_else(|| WallClock::fixed(start, 0));
-        let context = ReportContext {
-            clock,
-            function: |_| "an unknown function",
-            recorded: self.reader.functions().clone(),
-            gpus: self.gpus.clone(),
-            source: Some(self.source),
-        };
-        let host = HostFrame {
-            name: self.host.clone(),
-            snapshot,
-            context,
-            incidents: Vec::new(),
-            events: Vec::new(),
-            parents: BTreeMap::new(),
-            missing: None,
-            is_local: self.host == formats::hostname::name(),
-        };
+        let options = request.details.snapshot_options(0);
+        let snapshot = self.state.ledger.snapshot(self.at, &options);
+        let clock = self.state.clock.clone().unwrap_or_else(|| WallClock::fixed(start, 0));
+        let context = self.state.context(clock, self.reader.functions());
+        let name = self.state.host.clone();
+        let is_local = name == formats::hostname::name();
+        let host = HostFrame { is_local, ..HostFrame::new(name, snapshot, context) };
         let (speed, has_ended) = (request.speed, self.has_ended);
         let elapsed = Nanos(self.at.0.saturating_sub(start.0));
         let replay = Some(ReplayPosition { elapsed, speed, has_ended });

@@ -14,8 +14,7 @@ use crate::decode::element_table;
 use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::plan::AttachMode;
-use crate::session::tensor_mode::TensorMode;
-use crate::stacks::StackMode;
+use crate::session::trace_mode::{StackMode, TensorMode, WireMode};
 use crate::wire::{self, ToWire};
 
 pub(in crate::session) static BPF_OBJECT: &[u8] =

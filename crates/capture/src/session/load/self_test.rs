@@ -12,8 +12,7 @@ use super::bpf_object::{LoadConfig, LoadedObject, ProbeSet, ProcessFilter};
 use crate::error::Error;
 use crate::plan::host_info::HostInfo;
 use crate::plan::{self, AttachMode};
-use crate::session::tensor_mode::TensorMode;
-use crate::stacks::StackMode;
+use crate::session::trace_mode::{StackMode, TensorMode};
 use crate::wire;
 
 /// Small enough for any kernel's limits.

@@ -1,0 +1,215 @@
+//! `vramscope export`: converts a file to another tool's format.
+
+#[cfg(feature = "parquet")]
+mod parquet;
+mod profile;
+mod torch;
+
+use std::fs::create_dir_all;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use engine::model::change::AllocationChange;
+use formats::export::allocations::{AllocationWriter, CsvEncoder, JsonEncoder};
+use formats::export::format_writer::FormatWriter;
+use formats::export::nsys_tsv::NsysTables;
+use formats::export::perfetto::{MAX_SLICES, PerfettoWriter};
+use formats::export::profile::ProfileValue;
+use formats::export::speedscope::SpeedscopeWriter;
+use formats::import::SourceFormat;
+use formats::import::collecting_sink::FileInfo;
+
+use crate::Outcome;
+use crate::cli::{ExportArgs, ExportFormat};
+use crate::files::input;
+use crate::files::input::InputFile;
+use crate::io::atomic_file::AtomicFile;
+use crate::io::output::ResultOutput;
+use crate::io::{output, output_file};
+
+/// Runs the verb.
+pub(crate) fn run(options: &ExportArgs) -> Result<Outcome> {
+    let format = options.format.map_or_else(|| guess_format(&options.output), Ok)?;
+    check(options, format)?;
+    let source = input::detect(&options.file)?;
+    match format {
+        ExportFormat::NsysTsv => tables(options)?,
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
+            profile::run(options, format, source)?;
+        }
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => parquet::run(options, source)?,
+        #[cfg(not(feature = "parquet"))]
+        ExportFormat::Parquet => bail!(
+            "this vramscope was built without Parquet; build it with `--features parquet`, or use \
+             --format csv"
+        ),
+        ExportFormat::Torch => torch::run(options, source)?,
+        ExportFormat::Csv
+        | ExportFormat::Json
+        | ExportFormat::Perfetto
+        | ExportFormat::Speedscope => changes(options, format, source)?,
+    }
+    Ok(Outcome::Success)
+}
+
+/// File name endings and their formats; the first that fits.
+const ENDINGS: [(&str, ExportFormat); 14] = [
+    (".speedscope.json", ExportFormat::Speedscope),
+    (".json", ExportFormat::Json),
+    (".pftrace", ExportFormat::Perfetto),
+    (".perfetto-trace", ExportFormat::Perfetto),
+    (".pb.gz", ExportFormat::Pprof),
+    (".pprof", ExportFormat::Pprof),
+    (".csv", ExportFormat::Csv),
+    (".pickle", ExportFormat::Torch),
+    (".pkl", ExportFormat::Torch),
+    (".svg", ExportFormat::Flamegraph),
+    (".folded", ExportFormat::Folded),
+    (".collapsed", ExportFormat::Folded),
+    (".parquet", ExportFormat::Parquet),
+    (".tsv", ExportFormat::NsysTsv),
+];
+
+/// Selects the format by the name of the output file.
+fn guess_format(output: &Path) -> Result<ExportFormat> {
+    let name = output.to_string_lossy().to_lowercase();
+    let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
+    match found {
+        Some((_, format)) => Ok(*format),
+        None => bail!(
+            "{}: the format is not clear from the name; use --format, or one of the extensions \
+             .pftrace, .pb.gz, .pickle, .speedscope.json, .csv, .json, .svg, .folded, .parquet",
+            output_file::shown(output)
+        ),
+    }
+}
+
+/// Rejects options that would be ignored.
+fn check(options: &ExportArgs, format: ExportFormat) -> Result<()> {
+    let chosen = options.value.is_some() || options.unit.is_some();
+    match format {
+        ExportFormat::Pprof if chosen => {
+            bail!("--value and --unit do not apply to pprof, which contains all four values")
+        }
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
+        _ if chosen || options.at_peak.is_some() => {
+            bail!("--value, --unit and --at only apply to folded, flamegraph and pprof")
+        }
+        _ => {}
+    }
+    match options.value {
+        Some(ProfileValue::Allocated) if options.at_peak.is_some() => {
+            bail!("--at does not apply to --value allocated, which covers the whole file")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a format that needs one pass over the changes.
+fn changes(options: &ExportArgs, format: ExportFormat, source: SourceFormat) -> Result<()> {
+    let mut out = single(options, format)?;
+    let info = {
+        let mut format_writer = format_writer(options, format, source, &mut out)?;
+        let input = read(options, |change, info| format_writer.change(change, info))?;
+        log_notes(&format_writer.finish(&input.info)?);
+        input.info
+    };
+    out.finish()?;
+    warn(&info);
+    Ok(())
+}
+
+/// Reads the file and passes each selected change to `write`.
+fn read(
+    options: &ExportArgs,
+    mut write: impl FnMut(&AllocationChange, &FileInfo) -> io::Result<()>,
+) -> Result<InputFile> {
+    // A reader cannot be stopped, so the first error is kept.
+    let mut written = Ok(());
+    let selection = input::selection(&options.filter);
+    let input = input::read(&options.file, selection, &mut |change, info| {
+        if written.is_ok() {
+            written = write(change, info);
+        }
+    })?;
+    written?;
+    Ok(input)
+}
+
+fn format_writer<'a>(
+    options: &ExportArgs,
+    format: ExportFormat,
+    source: SourceFormat,
+    out: &'a mut ResultOutput,
+) -> io::Result<Box<dyn FormatWriter + 'a>> {
+    let (out, scope): (&mut dyn Write, _) = (&mut out.writer, source.scope());
+    let name = options.file.file_name().unwrap_or_default().to_string_lossy();
+    Ok(match format {
+        ExportFormat::Json => Box::new(AllocationWriter::new(JsonEncoder::new(out)?)),
+        ExportFormat::Perfetto => Box::new(PerfettoWriter::new(out, scope, MAX_SLICES)),
+        ExportFormat::Speedscope => Box::new(SpeedscopeWriter::new(out, scope, &name)),
+        _ => Box::new(AllocationWriter::new(CsvEncoder::new(out)?)),
+    })
+}
+
+/// Opens the output of a single-file format.
+fn single(options: &ExportArgs, format: ExportFormat) -> Result<ResultOutput> {
+    let binary =
+        matches!(format, ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof);
+    if binary && output::is_stdout(&options.output) && io::stdout().is_terminal() {
+        bail!("refusing to write binary data to a terminal; use -o FILE or a pipe");
+    }
+    output::results_from(&[&options.file], Some(&options.output), options.force)
+}
+
+/// Logs notes about the output.
+fn log_notes(notes: &[String]) {
+    for note in notes {
+        output::log(note);
+    }
+}
+
+/// Warns if values of the file are not exact.
+fn warn(info: &FileInfo) {
+    for warning in info.warnings.iter().filter(|warning| warning.inexact) {
+        let text = formats::sanitize::sanitize(&warning.text);
+        output::log(&format!("not exact: {text} ({})", warning.count));
+    }
+}
+
+/// Creates the output directory of a multi-file format; standard output is rejected.
+fn output_dir(options: &ExportArgs) -> Result<&Path> {
+    let dir = &options.output;
+    if output::is_stdout(dir) {
+        bail!("this format writes several files; -o must be a directory");
+    }
+    create_dir_all(dir)
+        .with_context(|| format!("cannot create directory {}", output_file::shown(dir)))?;
+    Ok(dir)
+}
+
+fn tables(options: &ExportArgs) -> Result<()> {
+    let dir = output_dir(options)?;
+    let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| dir.join(name));
+    for name in &names {
+        output::check_not_input(&[&options.file], name)?;
+    }
+    let file = |name: &Path| AtomicFile::create(name, options.force);
+    let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
+    let mut tables = NsysTables::new(valid?, invalid?, driver?)?;
+    let input = read(options, |change, info| tables.change(change, &info.stacks, info.origin()))?;
+    tables.finish()?;
+    let skipped = tables.left_out;
+    for table in [tables.valid, tables.invalid, tables.driver] {
+        table.into_inner().commit()?;
+    }
+    if skipped > 0 {
+        output::log(&format!(
+            "{skipped} changes of pool reservations skipped; allocations from pools are included"
+        ));
+    }
+    warn(&input.info);
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! `vramscope report`: answers one question about a file; by default verdict, peak and holders.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use engine::analysis::MemoryScope;
+use engine::analysis::groups::GroupTable;
+use engine::analysis::leaks::LeakReport;
+use engine::analysis::peak::PeakAnalysis;
+use engine::analysis::summary::SummaryAnalysis;
+use engine::analysis::usage::UsageAnalysis;
+use engine::ledger::FileLedger;
+use engine::model::change::AllocationChange;
+use formats::import::{FileState, SourceFormat};
+use formats::report::analysis;
+use formats::report::analysis::{AnalysisResult, AnalyzedFile};
+use formats::report::html::InitialView;
+use formats::report::live::text::TextStyle;
+
+use crate::Outcome;
+use crate::cli::{AnalysisArg, ReportArgs, ReportFormat, SmiArgs};
+use crate::files::input::{InputFile, Selection};
+use crate::files::leak_gate::LeakGate;
+use crate::files::plot_data;
+use crate::files::plot_data::PlotRequest;
+use crate::files::{fragmentation, input, leak_gate, smi_overlay};
+use crate::io::output;
+use crate::io::output::ResultOutput;
+
+/// Rows of lists in text output without `--top`.
+const DEFAULT_TOP: usize = 10;
+
+/// Points of a text chart.
+const TEXT_CHART_POINTS: usize = 288;
+
+/// Runs the verb.
+pub(crate) fn run(options: &ReportArgs) -> Result<Outcome> {
+    let question = options.question.or(options.analysis).or(options.by.map(Into::into));
+    let question = question.unwrap_or(AnalysisArg::Summary);
+    run_question(options, question)
+}
+
+/// Answers one question.
+pub(crate) fn run_question(options: &ReportArgs, question: AnalysisArg) -> Result<Outcome> {
+    let format = match (options.json, options.html) {
+        (true, _) => ReportFormat::Json,
+        (_, true) => ReportFormat::Html,
+        _ => options.format,
+    };
+    let request = ReportRequest { options, question, format };
+    request.check()?;
+    let source = input::detect(&options.file)?;
+    let inputs: Vec<&Path> = [Some(&options.file), options.overlay.smi_log.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let mut out = options.output.open(&inputs)?;
+    let outcome = if format == ReportFormat::Html {
+        request.page(source, &mut out)?
+    } else {
+        request.analyze(source, &mut out)?
+    };
+    out.finish()?;
+    Ok(options.limit.outcome(outcome))
+}
+
+/// Prints memory over time as text.
+pub(crate) fn print_usage(file: &Path, selection: Selection<'_>, overlay: &SmiArgs) -> Result<()> {
+    let scope = input::detect(file)?.scope();
+    let mut usage = UsageAnalysis::new(scope, Some(TEXT_CHART_POINTS));
+    let input = input::read(file, selection, &mut |change, _| usage.observe(change))?;
+    let report = usage.finish();
+    let overlays = smi_overlay::read(overlay, &report, &input)?;
+    let mut out = output::results();
+    let result = AnalysisResult::Usage(&report, &overlays);
+    let analyzed = input.analyzed_file(Some(DEFAULT_TOP));
+    analysis::write_text(&mut out.writer, &analyzed, result, out.style)?;
+    out.finish()
+}
+
+/// A question about a file.
+struct ReportRequest<'a> {
+    options: &'a ReportArgs,
+    question: AnalysisArg,
+    format: ReportFormat,
+}
+
+impl ReportRequest<'_> {
+    /// Runs the analysis and writes text, JSON or TSV.
+    fn analyze(&self, source: SourceFormat, out: &mut ResultOutput) -> Result<Outcome> {
+        let scope = source.scope();
+        let options = self.options;
+        let mut analysis = RunningAnalysis::new(self, scope);
+        // A leak threshold applies to every question.
+        let mut gate = options.limit.fail_on_leak.map(|threshold| LeakGate::new(threshold, scope));
+        let input =
+            input::read(&options.file, input::selection(&options.filter), &mut |change, _| {
+                analysis.change(change);
+                if let Some(gate) = &mut gate {
+                    gate.observe(change);
+                }
+            })?;
+        analysis.write(self, &input, out)?;
+        Ok(gate.map_or(Outcome::Success, |gate| gate.evaluate(&input.info)))
+    }
+
+    /// Writes the HTML report of the whole file; the question selects the initial view.
+    fn page(&self, source: SourceFormat, out: &mut ResultOutput) -> Result<Outcome> {
+        let options = self.options;
+        let request = PlotRequest {
+            path: &options.file,
+            selection: input::selection(&options.filter),
+            overlay: &options.overlay,
+        };
+        let initial_view = match self.question {
+            AnalysisArg::Leaks => InitialView::Growing,
+            AnalysisArg::Peak => InitialView::Peak,
+            AnalysisArg::Fragmentation => InitialView::Segments,
+            AnalysisArg::Summary
+            | AnalysisArg::Usage
+            | AnalysisArg::Sites
+            | AnalysisArg::Libraries => InitialView::Sites,
+        };
+        plot_data::write_page(&request, initial_view, &mut *out.writer)?;
+        out.writer.flush()?;
+        leak_gate::evaluate_file(
+            options.limit.fail_on_leak,
+            &options.file,
+            request.selection,
+            source.scope(),
+        )
+    }
+
+    /// Rejects options that do not apply to the question.
+    fn check(&self) -> Result<()> {
+        let Self { options, question, format } = *self;
+        let needs = |is_set: bool, option: &str, wanted: AnalysisArg, name: &str| {
+            if is_set && question != wanted {
+                bail!("{option} requires the question `{name}`");
+            }
+            Ok(())
+        };
+        if format == ReportFormat::Html && (options.top.is_some() || options.max_points.is_some()) {
+            bail!("--top and --max-points cannot be combined with --format html");
+        }
+        let with_leaks = matches!(question, AnalysisArg::Summary | AnalysisArg::Leaks);
+        if options.leak.is_some() && (format != ReportFormat::Text || !with_leaks) {
+            bail!("--leak requires --format text and no other question than `leaks`");
+        }
+        needs(options.max_points.is_some(), "--max-points", AnalysisArg::Usage, "usage")?;
+        needs(options.overlay.smi_log.is_some(), "--smi-log", AnalysisArg::Usage, "usage")?;
+        let wanted = AnalysisArg::Fragmentation;
+        needs(options.would_fit.is_some(), "--would-fit", wanted, "fragmentation")
+    }
+
+    /// Returns the maximum number of points of a series.
+    fn points(&self) -> Option<usize> {
+        let is_text = self.format == ReportFormat::Text;
+        self.options.max_points.or(is_text.then_some(TEXT_CHART_POINTS))
+    }
+
+    fn write(
+        &self,
+        out: &mut ResultOutput,
+        file: &AnalyzedFile<'_>,
+        result: AnalysisResult<'_>,
+    ) -> Result<()> {
+        if let (Some(number), Some(state)) = (self.options.leak, result.state()) {
+            return self.write_leak(out, state, number);
+        }
+        let writer = &mut out.writer;
+        match self.format {
+            ReportFormat::Text => analysis::write_text(writer, file, result, out.style)?,
+            ReportFormat::Json => analysis::json::write(writer, file, result)?,
+            ReportFormat::Tsv => analysis::write_tsv(writer, file, result)?,
+            // The HTML report covers the whole file and is written by `page`.
+            ReportFormat::Html => {}
+        }
+        Ok(())
+    }
+
+    /// Writes one leak with its evidence and stack.
+    fn write_leak(&self, out: &mut ResultOutput, state: &FileState, number: usize) -> Result<()> {
+        let stack_depth = self.options.stack_depth.unwrap_or(out.style.stack_depth);
+        let style = TextStyle { stack_depth, ..out.style };
+        if !analysis::write_leak(&mut out.writer, state, number, style)? {
+            bail!("there is no leak {number} in this file");
+        }
+        Ok(())
+    }
+}
+
+/// An analysis that observes the changes of a file.
+enum RunningAnalysis {
+    Summary(Box<(SummaryAnalysis, PeakAnalysis, FileLedger)>),
+    Leaks(Box<(GroupTable, FileLedger)>),
+    Sites(SummaryAnalysis),
+    Libraries(SummaryAnalysis),
+    Peak(PeakAnalysis),
+    Usage(UsageAnalysis),
+    /// Needs no changes, only the other data of the file.
+    Fragmentation,
+}
+
+impl RunningAnalysis {
+    fn new(request: &ReportRequest<'_>, scope: MemoryScope) -> Self {
+        let suspects = || FileLedger::new(scope);
+        match request.question {
+            AnalysisArg::Summary => {
+                let summary = SummaryAnalysis::new(scope);
+                Self::Summary(Box::new((summary, PeakAnalysis::new(scope), suspects())))
+            }
+            AnalysisArg::Leaks => Self::Leaks(Box::new((GroupTable::new(scope), suspects()))),
+            AnalysisArg::Sites => Self::Sites(SummaryAnalysis::new(scope)),
+            AnalysisArg::Libraries => Self::Libraries(SummaryAnalysis::new(scope)),
+            AnalysisArg::Peak => Self::Peak(PeakAnalysis::new(scope)),
+            AnalysisArg::Usage => Self::Usage(UsageAnalysis::new(scope, request.points())),
+            AnalysisArg::Fragmentation => Self::Fragmentation,
+        }
+    }
+
+    fn change(&mut self, change: &AllocationChange) {
+        match self {
+            Self::Summary(parts) => {
+                let (summary, peak, suspects) = &mut **parts;
+                summary.observe(change);
+                peak.observe(change);
+                suspects.observe(change);
+            }
+            Self::Leaks(parts) => {
+                let (groups, suspects) = &mut **parts;
+                groups.observe(change);
+                suspects.observe(change);
+            }
+            Self::Sites(summary) | Self::Libraries(summary) => summary.observe(change),
+            Self::Peak(peak) => peak.observe(change),
+            Self::Usage(usage) => usage.observe(change),
+            Self::Fragmentation => {}
+        }
+    }
+
+    fn write(
+        self,
+        request: &ReportRequest<'_>,
+        input: &InputFile,
+        out: &mut ResultOutput,
+    ) -> Result<()> {
+        let options = request.options;
+        let is_text = request.format == ReportFormat::Text;
+        let file = input.analyzed_file(options.top.or(is_text.then_some(DEFAULT_TOP)));
+        let top = options.top.unwrap_or(DEFAULT_TOP);
+        let mut write = |result: AnalysisResult<'_>| request.write(out, &file, result);
+        match self {
+            Self::Summary(parts) => {
+                let (summary, peak, suspects) = *parts;
+                let state = input.info.end_state(suspects);
+                write(AnalysisResult::Summary(&summary.finish(top), &peak.finish(), &state))
+            }
+            Self::Leaks(parts) => {
+                let (groups, suspects) = *parts;
+                let state = input.info.end_state(suspects);
+                write(AnalysisResult::Leaks(&LeakReport::of(&groups), &state))
+            }
+            Self::Sites(summary) => {
+                let top = file.top.unwrap_or(usize::MAX);
+                write(AnalysisResult::Sites(&summary.finish(top)))
+            }
+            Self::Libraries(summary) => {
+                write(AnalysisResult::Libraries(&summary.finish(usize::MAX)))
+            }
+            Self::Peak(peak) => write(AnalysisResult::Peak(&peak.finish())),
+            Self::Usage(usage) => {
+                let report = usage.finish();
+                let overlays = smi_overlay::read(&options.overlay, &report, input)?;
+                write(AnalysisResult::Usage(&report, &overlays))
+            }
+            Self::Fragmentation => {
+                let view = fragmentation::describe(&input.info, options.would_fit);
+                if options.would_fit.is_some() && view.would_fit.is_empty() {
+                    output::log(
+                        "the file has no free-block data, so --would-fit cannot be answered",
+                    );
+                }
+                write(AnalysisResult::Fragmentation(&view))
+            }
+        }
+    }
+}

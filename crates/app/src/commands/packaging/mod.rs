@@ -1,0 +1,4 @@
+//! Verbs that print what packages install.
+
+pub(crate) mod completions;
+pub(crate) mod man;

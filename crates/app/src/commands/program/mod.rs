@@ -1,0 +1,4 @@
+//! Verbs that ask a running Python program.
+
+pub(crate) mod reclaim;
+pub(crate) mod why;

@@ -1,0 +1,359 @@
+//! The table of each page.
+
+use std::collections::HashMap;
+
+use engine::model::ids::ProcessKey;
+use engine::model::stack::SiteName;
+use engine::snapshot::{ProcessView, SiteView};
+use engine::verdict::{SiteVerdict, Verdict};
+use engine::view::{Leak, ProcessState};
+use formats::report::tables::processes::{self, ProcessColumn};
+use formats::report::tables::{allocations, incidents, kernels, leaks, objects, sites, tensors};
+
+use crate::top::keys::order_of;
+use crate::top::pages::listing::{Listing, Row, Target, id_of};
+use crate::top::pages::rows::{Item, Shown};
+use crate::top::state::{Page, State, Tab};
+use crate::top::theme::Tone;
+
+/// Returns the table of a page; `None` if it is a text.
+pub(crate) fn of_page<'a>(shown: &'a Shown<'a>, state: &'a State) -> Option<Listing<'a>> {
+    match state.page() {
+        Page::Tab(Tab::Processes) => Some(processes(shown, state)),
+        Page::Tab(Tab::Suspects) => Some(suspects(shown, state)),
+        Page::Tab(Tab::Tensors) => Some(of_tensors(shown, state)),
+        Page::Tab(Tab::Objects) => Some(of_objects(shown, state)),
+        Page::Tab(Tab::Kernels) => Some(of_kernels(shown, state)),
+        Page::Tab(Tab::Incidents) => Some(of_incidents(shown)),
+        Page::Sites { host, key } => of_sites(shown, state, host, key),
+        Page::Allocations { host, key, site } => of_allocations(shown, host, key, site),
+        Page::Stack { .. } | Page::Leak { .. } => None,
+    }
+}
+
+/// Returns a row of a process.
+fn plain_row(cells: Vec<String>, host: usize, key: ProcessKey) -> Row {
+    Row { cells, tone: Tone::Plain, target: Target::Process { host, key } }
+}
+
+/// Returns the id of a leak that stays while the list changes.
+pub(crate) fn leak_id(leak: &Leak<'_>) -> u64 {
+    id_of((&leak.program, leak.sites.first().map(|site| site.site), leak.lines.first()))
+}
+
+fn processes<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
+    let items = shown.items(state);
+    let is_shown =
+        |column: &&ProcessColumn| **column != ProcessColumn::Host || shown.views.len() > 1;
+    let columns: Vec<ProcessColumn> = state.columns.iter().filter(is_shown).copied().collect();
+    let is_chart = |(_, column): &(usize, &ProcessColumn)| **column == ProcessColumn::History;
+    let sorted = columns.iter().position(|column| order_of(*column) == Some(state.order));
+    let mut specs: Vec<_> = columns.iter().map(|column| column.spec()).collect();
+    if state.baseline.is_some() {
+        let used = columns.iter().position(|column| *column == ProcessColumn::Used);
+        used.and_then(|index| specs.get_mut(index)).into_iter().for_each(|it| it.title = "ADDED");
+    }
+    let charts = columns.iter().enumerate().filter(is_chart).map(|(index, _)| index).collect();
+    let id = |item: &Item| match item {
+        Item::Group(label, _) => id_of(label),
+        Item::Process(host, index, _) => {
+            id_of((*host, shown.row(*host, *index).map(|row| row.process.key)))
+        }
+    };
+    let row = move |item: &Item| match item {
+        Item::Group(label, totals) => Row {
+            cells: columns
+                .iter()
+                .map(|column| processes::group_cell(*column, label, totals))
+                .collect(),
+            tone: if totals.leaking > 0 { Tone::Warning } else { Tone::Title },
+            target: Target::Group(label.clone()),
+        },
+        Item::Process(host, row, depth) => {
+            process_row(shown, state, &columns, (*host, *row, *depth))
+        }
+    };
+    let sorted = sorted.map(|index| (index, state.is_reversed));
+    Listing { charts, sorted, ..Listing::of(specs, items, empty_text(state), id, row) }
+}
+
+fn empty_text(state: &State) -> String {
+    if !state.filter.is_empty() || state.only_leaks {
+        "Nothing matches; Esc shows all processes.".to_owned()
+    } else {
+        "No GPU memory activity yet.".to_owned()
+    }
+}
+
+fn process_row(
+    shown: &Shown<'_>,
+    state: &State,
+    columns: &[ProcessColumn],
+    (host, index, depth): (usize, usize, usize),
+) -> Row {
+    let nothing = Row { cells: Vec::new(), tone: Tone::Plain, target: Target::Nothing };
+    let Some(row) = shown.row(host, index) else { return nothing };
+    let usage = shown.usage(host, row);
+    let Some(of) = shown.cells(host, row, &usage, state) else { return nothing };
+    let cell = |column: &ProcessColumn| {
+        let text = processes::cell(*column, row, &of);
+        match column {
+            ProcessColumn::Program if depth > 0 => format!("{}{text}", "  ".repeat(depth)),
+            _ => text,
+        }
+    };
+    let tone = match row.state {
+        ProcessState::Leaks(_) => Tone::Alarm,
+        ProcessState::TooEarly(_) | ProcessState::Growing => Tone::Warning,
+        ProcessState::Steady => Tone::Plain,
+        ProcessState::Ended => Tone::Dim,
+    };
+    let target = Target::Process { host, key: row.process.key };
+    Row { cells: columns.iter().map(cell).collect(), tone, target }
+}
+
+fn suspects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
+    let needle = state.filter.to_lowercase();
+    let all = shown.views.iter().enumerate();
+    let all = all.flat_map(|(host, view)| view.leaks.iter().enumerate().map(move |it| (host, it)));
+    let matches = |cells: Vec<String>| {
+        needle.is_empty() || cells.iter().any(|cell| cell.to_lowercase().contains(&needle))
+    };
+    let found: Vec<(usize, usize, &Leak<'_>)> = all
+        .filter(|(_, (index, leak))| matches(leaks::cells(index + 1, leak)))
+        .map(|(host, (index, leak))| (host, index, leak))
+        .collect();
+    let wait = shown.views.iter().filter_map(|view| view.wait).max();
+    let empty = match wait {
+        Some(wait) => {
+            format!("Too early to tell: {} to go.", formats::report::view::duration_words(wait))
+        }
+        None => "No leak found.".to_owned(),
+    };
+    Listing::of(
+        leaks::COLUMNS.to_vec(),
+        found,
+        empty,
+        |(host, _, leak)| id_of((*host, leak_id(leak))),
+        |(host, number, leak)| Row {
+            cells: leaks::cells(number + 1, leak),
+            tone: Tone::Alarm,
+            target: Target::Leak { host: *host, id: leak_id(leak) },
+        },
+    )
+}
+
+/// Returns the rows of all processes that pass the filter.
+fn wanted<'a>(
+    shown: &'a Shown<'a>,
+    state: &State,
+) -> Vec<(usize, &'a engine::view::ProcessRow<'a>)> {
+    let items = shown.items(state).into_iter();
+    let found = items.filter_map(|item| match item {
+        Item::Process(host, index, _) => Some((host, shown.row(host, index)?)),
+        Item::Group(..) => None,
+    });
+    found.collect()
+}
+
+fn of_tensors<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
+    let mut rows = Vec::new();
+    for (host, row) in wanted(shown, state) {
+        let Some(torch) = &row.process.torch else { continue };
+        rows.extend(torch.devices.iter().map(|device| (host, row, torch, Some(device))));
+        if torch.devices.is_empty() {
+            rows.push((host, row, torch, None));
+        }
+    }
+    Listing::of(
+        tensors::COLUMNS.to_vec(),
+        rows,
+        "No process uses PyTorch's caching allocator.",
+        |(host, row, _, device)| {
+            id_of((*host, row.process.key, device.map(|device| device.device)))
+        },
+        |(host, row, torch, device)| {
+            let unavailable = || tensors::unavailable_cells(row, torch);
+            let cells = device.map_or_else(unavailable, |device| tensors::cells(row, device));
+            plain_row(cells, *host, row.process.key)
+        },
+    )
+}
+
+fn of_objects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
+    let mut rows = Vec::new();
+    for (host, row) in wanted(shown, state) {
+        rows.extend(row.process.objects.iter().map(|view| (host, row, view)));
+    }
+    rows.sort_by_key(|(_, _, view)| std::cmp::Reverse(view.live));
+    Listing::of(
+        objects::COLUMNS.to_vec(),
+        rows,
+        "No stream, event, graph or module was created yet.",
+        |(host, row, view)| id_of((*host, row.process.key, view.kind)),
+        |(host, row, view)| plain_row(objects::cells(row, view), *host, row.process.key),
+    )
+}
+
+fn of_kernels<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
+    let mut rows = Vec::new();
+    for (host, row) in wanted(shown, state) {
+        let Some(activity) = &row.process.activity else { continue };
+        let of_kernels = activity.kernels.iter().map(Ok);
+        for one in of_kernels.chain(activity.copies.iter().map(Err)) {
+            rows.push((host, row, activity.window, one));
+        }
+    }
+    let count = |one: &Result<&engine::snapshot::KernelView, &engine::snapshot::CopyView>| match one
+    {
+        Ok(kernel) => kernel.launches,
+        Err(copy) => copy.calls,
+    };
+    rows.sort_by_key(|(.., one)| std::cmp::Reverse(count(one)));
+    Listing::of(
+        kernels::COLUMNS.to_vec(),
+        rows,
+        "Launches and copies are not counted; --kernels counts them.",
+        |(host, row, _, one)| {
+            let key = row.process.key;
+            match one {
+                Ok(kernel) => id_of((*host, key, &kernel.name, format!("{:?}", kernel.target))),
+                Err(copy) => id_of((*host, key, copy.direction.name(), copy.asynchronous)),
+            }
+        },
+        |(host, row, window, one)| {
+            let cells = match one {
+                Ok(kernel) => kernels::kernel_cells(row, kernel, *window),
+                Err(copy) => kernels::copy_cells(row, copy, *window),
+            };
+            plain_row(cells, *host, row.process.key)
+        },
+    )
+}
+
+/// Returns what happened: what was seen here, then what agents have written.
+pub(crate) fn all_incidents<'a>(shown: &'a Shown<'a>) -> Vec<(usize, &'a incidents::Incident)> {
+    let mut all = shown.history.incidents(shown.frame);
+    let hosts = shown.frame.hosts.iter().enumerate();
+    all.extend(hosts.flat_map(|(host, it)| it.incidents.iter().map(move |one| (host, one))));
+    all
+}
+
+fn of_incidents<'a>(shown: &'a Shown<'a>) -> Listing<'a> {
+    Listing::of(
+        incidents::COLUMNS.to_vec(),
+        all_incidents(shown),
+        "No out-of-memory error and no anomaly so far.",
+        |(host, one)| id_of((*host, &one.time, &one.kind, one.pid, &one.summary)),
+        |(_, one)| Row {
+            cells: one.cells(),
+            tone: if one.kind == "anomaly" { Tone::Warning } else { Tone::Alarm },
+            target: Target::Nothing,
+        },
+    )
+}
+
+/// Returns the sites of a process, those of tensors first.
+pub(crate) fn sites_of<'a>(
+    shown: &'a Shown<'a>,
+    host: usize,
+    process: &'a ProcessView,
+) -> Vec<(&'a SiteView, bool)> {
+    let snapshot = shown.frame.hosts.get(host).map(|host| &host.snapshot);
+    let pid = Some(process.key.pid);
+    let is_own = |site: &&SiteView| {
+        site.processes.is_empty() || site.processes.iter().any(|one| one.pid == pid)
+    };
+    let of_tensors = snapshot.into_iter().flat_map(|it| &it.tensor_sites).filter(is_own);
+    let own = process.sites.iter().map(|site| (site, false));
+    of_tensors.map(|site| (site, true)).chain(own).collect()
+}
+
+/// Returns the worst verdict on each site of a process.
+pub(crate) fn verdicts<'a>(
+    shown: &'a Shown<'a>,
+    host: usize,
+    process: &ProcessView,
+) -> HashMap<SiteName, &'a SiteVerdict> {
+    let snapshot = shown.frame.hosts.get(host).map(|host| &host.snapshot);
+    let all = snapshot.into_iter().flat_map(|it| it.suspects.iter().chain(&it.other_verdicts));
+    let mut found: HashMap<SiteName, &SiteVerdict> = HashMap::new();
+    for one in all.filter(|one| one.pid == Some(process.key.pid)) {
+        let is_worse = |known: &&SiteVerdict| {
+            let rank = |it: &SiteVerdict| (it.verdict == Verdict::Leak, it.resource.is_bytes());
+            rank(one) > rank(known)
+        };
+        if found.get(&one.site).is_none_or(is_worse) {
+            found.insert(one.site, one);
+        }
+    }
+    found
+}
+
+fn of_sites<'a>(
+    shown: &'a Shown<'a>,
+    state: &'a State,
+    host: usize,
+    key: ProcessKey,
+) -> Option<Listing<'a>> {
+    let process = shown.frame.hosts.get(host)?.process(key)?;
+    let verdicts = verdicts(shown, host, process);
+    let baseline = state.baseline.as_ref().and_then(|frame| frame.hosts.get(host));
+    let baseline = baseline.map(|host| host.snapshot.at);
+    let mut found = sites_of(shown, host, process);
+    let is_leak =
+        |site: &SiteView| verdicts.get(&site.name).is_some_and(|one| one.verdict == Verdict::Leak);
+    found.sort_by_cached_key(|(site, _)| {
+        (std::cmp::Reverse(is_leak(site)), std::cmp::Reverse(site.live_bytes))
+    });
+    let chart = sites::COLUMNS.iter().position(|spec| spec.title == "HISTORY");
+    let mut columns = sites::COLUMNS.to_vec();
+    if baseline.is_some() {
+        columns.iter_mut().filter(|spec| spec.title == "LIVE").for_each(|it| it.title = "ADDED");
+    }
+    let empty = match state.is_paused {
+        true => "Sites were not listed when the screen was frozen; Space goes on.",
+        false => "No site is listed yet.",
+    };
+    let id = |(site, tensors): &(&SiteView, bool)| id_of((site.name, *tensors));
+    let row = move |(site, is_tensors): &(&SiteView, bool)| {
+        let verdict = verdicts.get(&site.name).copied();
+        Row {
+            cells: sites::cells(site, verdict, baseline),
+            tone: match verdict.map(|one| one.verdict) {
+                Some(Verdict::Leak) => Tone::Alarm,
+                Some(Verdict::RampUp) => Tone::Warning,
+                _ => Tone::Plain,
+            },
+            target: Target::Site { name: site.name, is_tensors: *is_tensors },
+        }
+    };
+    let charts = chart.into_iter().collect();
+    Some(Listing { charts, ..Listing::of(columns, found, empty, id, row) })
+}
+
+fn of_allocations<'a>(
+    shown: &'a Shown<'a>,
+    host: usize,
+    key: ProcessKey,
+    site: SiteName,
+) -> Option<Listing<'a>> {
+    let process = shown.frame.hosts.get(host)?.process(key)?;
+    let threads = process.threads.iter();
+    let mut found: Vec<_> = threads
+        .flat_map(|thread| thread.allocations.iter().map(move |one| (one, thread)))
+        .filter(|(one, _)| one.site == site)
+        .collect();
+    found.sort_by_key(|(one, _)| (std::cmp::Reverse(one.bytes), std::cmp::Reverse(one.age)));
+    Some(Listing::of(
+        allocations::COLUMNS.to_vec(),
+        found,
+        "None of the largest allocations of the process is from this site.",
+        |(one, _)| id_of(one.key),
+        |(one, thread)| Row {
+            cells: allocations::cells(one, thread),
+            tone: Tone::Plain,
+            target: Target::Nothing,
+        },
+    ))
+}
