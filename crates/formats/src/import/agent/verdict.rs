@@ -6,10 +6,12 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Nanos;
 use engine::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
-use super::{Stacks, json, site_name};
+use super::{Stacks, site_name};
+use crate::recording::enum_names::EnumName;
+use crate::report::verdict::json::{SiteVerdictJson, TensorsJson};
 
 /// Reads a verdict; `None` if it is about something that this version does not know.
-pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVerdict> {
+pub(super) fn read(entry: &SiteVerdictJson, stacks: &mut Stacks) -> Option<SiteVerdict> {
     let confidences = [Confidence::Possible, Confidence::Likely, Confidence::Certain];
     let confidence = confidences.into_iter().find(|one| one.name() == entry.confidence);
     Some(SiteVerdict {
@@ -26,21 +28,15 @@ pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVer
     })
 }
 
-fn resource(entry: &json::Verdict) -> Option<Resource> {
+fn resource(entry: &SiteVerdictJson) -> Option<Resource> {
     match &*entry.resource {
         "tensors" => Some(Resource::Tensors),
-        "objects" => {
-            let kind = ObjectKind::ALL.into_iter().find(|kind| kind.name() == entry.kind)?;
-            Some(Resource::Objects(kind))
-        }
-        _ => {
-            let kind = MemoryKind::ALL.into_iter().find(|kind| kind.name() == entry.kind)?;
-            Some(Resource::Memory(kind))
-        }
+        "objects" => ObjectKind::from_word(&entry.kind).map(Resource::Objects),
+        _ => MemoryKind::from_word(&entry.kind).map(Resource::Memory),
     }
 }
 
-fn evidence(entry: &json::Verdict) -> Evidence {
+fn evidence(entry: &SiteVerdictJson) -> Evidence {
     let one = &entry.evidence;
     let seconds = |seconds: u64| Nanos(seconds.saturating_mul(1_000_000_000));
     Evidence {
@@ -71,7 +67,7 @@ fn evidence(entry: &json::Verdict) -> Evidence {
     }
 }
 
-fn tensors(one: &json::Tensors) -> CacheTensors {
+fn tensors(one: &TensorsJson) -> CacheTensors {
     CacheTensors {
         live: one.live_bytes,
         peak: one.peak_bytes,

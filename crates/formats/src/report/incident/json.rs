@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{HTML_FILE, IncidentReport, RECORDING_FILE, SNAPSHOT_FILE, SUMMARY_FILE, text};
 use crate::report::advice::GpuAdvice;
-use crate::report::analysis::json::frame;
+use crate::report::frame_json::FrameJson;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Version of the object. It changes if a reader of the old version would misread the new one.
@@ -326,7 +326,7 @@ fn growth(one: &super::HolderGrowth) -> GrowthJson {
 }
 
 fn site(name: SiteName, (live_bytes, live_allocations): (u64, u64), frames: &[Frame]) -> SiteJson {
-    let object = |one: &Frame| serde_json::to_value(frame(one)).unwrap_or_default();
+    let object = |one: &Frame| serde_json::to_value(FrameJson::new(one)).unwrap_or_default();
     SiteJson {
         id: name.to_string(),
         live_bytes,
