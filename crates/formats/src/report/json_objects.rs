@@ -9,8 +9,9 @@ pub(crate) type Word = Cow<'static, str>;
 /// a constructor `new`.
 ///
 /// A field `name?` is absent if its value is none. Statements in `let { … }` come before the values.
+/// Fields are visible in this crate; `@fields(pub)` at the start makes them public.
 macro_rules! json_objects {
-    ($(
+    (@fields($field_vis:vis) $(
         $(#[$meta:meta])*
         $vis:vis struct $name:ident($($arg:ident: $arg_type:ty),* $(,)?)
         $(let { $($statement:tt)* })?
@@ -26,7 +27,7 @@ macro_rules! json_objects {
             $(
                 $(#[$field_meta])*
                 $(#[serde(skip_serializing_if = "Option::is_none")] $($absent)?)?
-                pub(crate) $field: $type,
+                $field_vis $field: $type,
             )*
         }
 
@@ -39,6 +40,9 @@ macro_rules! json_objects {
             }
         }
     )*};
+    ($(#[$meta:meta])* $vis:vis struct $($rest:tt)*) => {
+        json_objects! { @fields(pub(crate)) $(#[$meta])* $vis struct $($rest)* }
+    };
 }
 
 pub(crate) use json_objects;
