@@ -35,7 +35,7 @@ pub fn write(
 ) -> io::Result<()> {
     let mut object = fields(&HeadJson::new(file))?;
     object.insert("analysis".into(), result.name().into());
-    object.extend(match result {
+    let own = match result {
         AnalysisResult::Summary(result, _, state) => {
             object.extend(fields(&StateJson::new(state, file))?);
             fields(&SummaryJson::new(result, file))?
@@ -63,7 +63,8 @@ pub fn write(
             };
             return line(out, &StreamedReport { head: object, body });
         }
-    });
+    };
+    object.extend(own);
     line(out, &object)
 }
 
