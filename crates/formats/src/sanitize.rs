@@ -24,6 +24,12 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
     sanitize_up_to(text, MAX_TEXT_CHARS)
 }
 
+/// Sanitizes a text like [`sanitize`], as an own string.
+#[must_use]
+pub fn sanitized(text: &str) -> String {
+    sanitize(text).into_owned()
+}
+
 /// Sanitizes a message for a terminal or a log. Everything but line breaks is escaped as in
 /// [`sanitize`]. All lines but the first are indented, so that no text in a message can look like a
 /// separate message.

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::format_writer::FormatWriter;
 use crate::import::collecting_sink::FileInfo;
+use crate::report::analysis::frames::function;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Schema that viewers check for.
@@ -194,11 +195,7 @@ impl FrameTable {
             return *known;
         }
         let clean = |text: &str| sanitize_up_to(text, MAX_NAME_CHARS).into_owned();
-        let name = match (&*frame.function, frame.unknown) {
-            ("", Some(unknown)) => format!("({})", unknown.reason()),
-            ("", None) => "(not known)".to_owned(),
-            (function, _) => clean(function),
-        };
+        let name = clean(&function(frame));
         let file = frame.file.as_deref().or(frame.module.as_deref()).map(clean);
         let line = Some(frame.line).filter(|line| *line > 0 && frame.file.is_some());
         self.list.push(FrameJson { name, file, line });

@@ -13,7 +13,7 @@ use engine::model::units::Timestamp;
 
 pub use csv::CsvEncoder;
 pub use json::JsonEncoder;
-pub(in crate::export) use stack_text::StackTextCache;
+pub(in crate::export) use stack_text::{StackTextCache, joined};
 
 use super::format_writer::FormatWriter;
 use crate::import::collecting_sink::FileInfo;
@@ -188,7 +188,7 @@ impl<E: RowEncoder> FormatWriter for AllocationWriter<E> {
 
 impl FileInfo {
     /// Returns the nanoseconds since the start of the file; negative for earlier times.
-    pub(in crate::export) fn nanos(&self, at: Timestamp) -> i64 {
+    pub(crate) fn nanos(&self, at: Timestamp) -> i64 {
         let nanos = i128::from(at.0) - i128::from(self.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }

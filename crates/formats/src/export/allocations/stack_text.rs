@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::model::ids::SiteId;
-use engine::model::stack::{SiteName, StackTable, site_name};
+use engine::model::stack::{Frame, SiteName, StackTable, site_name};
 use hashbrown::HashMap;
 
 use crate::report::analysis::frames::line;
@@ -58,17 +58,20 @@ impl StackTextCache {
     fn format(&self, site: SiteId, stacks: &StackTable) -> SiteText {
         let frames: Vec<_> = stacks.frames(site).cloned().collect();
         let name = SiteName::Resolved(site_name(&frames)).to_string();
-        let mut stack = String::new();
-        for frame in frames.iter().take(MAX_FRAMES) {
-            if !stack.is_empty() {
-                stack.push_str(self.between);
-            }
-            stack.push_str(&sanitize_up_to(&line(frame), MAX_FRAME_CHARS));
-        }
-        let more = frames.len().saturating_sub(MAX_FRAMES);
-        if more > 0 {
-            stack.push_str(&format!("{}… {more} more frames", self.between));
-        }
-        SiteText { name, stack }
+        SiteText { name, stack: joined(&frames, self.between, MAX_FRAMES, MAX_FRAME_CHARS) }
     }
+}
+
+/// Returns the innermost frames as sanitized text, each with at most `max_chars`.
+pub(in crate::export) fn joined(
+    frames: &[Frame],
+    between: &str,
+    max_frames: usize,
+    max_chars: usize,
+) -> String {
+    let shown = frames.iter().take(max_frames);
+    let text = shown.map(|frame| sanitize_up_to(&line(frame), max_chars).into_owned());
+    let more = frames.len().checked_sub(max_frames).filter(|more| *more > 0);
+    let more = more.map(|more| format!("… {more} more frames"));
+    text.chain(more).collect::<Vec<_>>().join(between)
 }

@@ -16,8 +16,9 @@ use engine::snapshot::{DeviceView, ProcessView, SiteView, Snapshot};
 use engine::verdict::{Resource, SiteVerdict};
 
 use super::file::File;
-use super::stacks;
 use crate::export::ReportContext;
+use crate::export::allocations::joined;
+use crate::report::redact::redact_paths;
 use crate::report::verdict::short_location;
 use crate::sanitize::sanitize;
 
@@ -273,7 +274,7 @@ fn sites(input: &TableSample<'_>) -> Vec<Column> {
     columns.extend([
         ("site", text(&|site| site.name.to_string())),
         ("location", text(&|site| sanitize(&short_location(site.name, &site.frames)).into_owned())),
-        ("stack", text(&|site| stacks::stack(site, input.paths))),
+        ("stack", text(&|site| stack(site, input.paths))),
         ("live_bytes", count(|site| site.live_bytes.0)),
         ("live_allocations", count(|site| site.live_allocations)),
         ("peak_bytes", count(|site| site.peak_bytes.0)),
@@ -285,6 +286,16 @@ fn sites(input: &TableSample<'_>) -> Vec<Column> {
         ("growth_bytes_per_hour", Arc::new(UInt64Array::from_iter(growth)) as ArrayRef),
     ]);
     columns
+}
+
+/// Maximum number of frames of a stack, and of characters of a frame.
+const MAX_FRAMES: usize = 64;
+const MAX_FRAME_CHARS: usize = 256;
+
+/// Returns the frames of a site, innermost first.
+fn stack(site: &SiteView, paths: bool) -> String {
+    let frames = site.frames.map(|frame| redact_paths(frame, paths));
+    joined(&frames, " <- ", MAX_FRAMES, MAX_FRAME_CHARS)
 }
 
 /// Returns the most severe verdict on device memory of a site.

@@ -6,7 +6,6 @@ mod allocations;
 mod events;
 mod file;
 mod live;
-mod stacks;
 
 pub use allocations::{AllocationRows, WriteResult};
 pub use events::{EventExportError, EventRows, RecordedHost, recorded_host};

@@ -10,6 +10,7 @@ use prost::Message;
 
 use super::proto::{Function, Label, Line, Location, Mapping, Profile as Proto, ValueType};
 use super::{Profile, ProfileSample, ProfileUnit, ProfileValue, proto};
+use crate::report::analysis::frames::function;
 use crate::sanitize::sanitize;
 
 /// Values of each sample, in order.
@@ -141,13 +142,7 @@ impl PprofBuilder {
     }
 
     fn add_location(&mut self, mapping_id: u64, frame: &Frame) -> u64 {
-        let name = match &*frame.function {
-            "" => {
-                let reason = frame.unknown.map_or("not known", |unknown| unknown.reason());
-                self.text(&format!("({reason})"))
-            }
-            name => self.text(name),
-        };
+        let name = self.text(&function(frame));
         let filename = self.text(frame.file.as_deref().unwrap_or_default());
         let line = Line { function_id: self.function(name, filename), line: i64::from(frame.line) };
         let id = self.proto.location.len() as u64 + 1;

@@ -17,7 +17,11 @@ use engine::snapshot::{GpuView, LostTotals, SiteView, Snapshot, Uncertainty, Und
 use crate::WallClock;
 use crate::export::{CaptureSource, GpuLabel, ReportContext};
 use crate::recording::FunctionTable;
+use crate::report::frame_json::FrameJson;
+use crate::report::live::json::{ReportJson, SiteJson, UncertaintyJson};
 use crate::report::tables::incidents::Incident;
+use crate::report::verdict::json::SiteVerdictJson;
+use crate::report::view::json::GpuRowJson;
 
 /// State of a host, as its agent reports it.
 pub struct AgentState {
@@ -34,17 +38,19 @@ pub struct AgentState {
 /// # Errors
 /// It is not such an answer.
 pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
-    let report: json::Report = serde_json::from_slice(bytes)?;
+    let _: json::RequiredFields = serde_json::from_slice(bytes)?;
+    let report: ReportJson = serde_json::from_slice(bytes)?;
+    let (view, tensor_sites) = (&report.view, report.tensor_sites.as_deref().unwrap_or_default());
     let mut stacks = Stacks::default();
     for one in report.suspects.iter().chain(&report.other_verdicts) {
         stacks.learn(&one.frames);
     }
-    for site in report.sites.iter().chain(&report.tensor_sites) {
+    for site in report.sites.iter().chain(tensor_sites) {
         stacks.learn(&site.frames);
     }
     let at = time(&report.time);
-    let observed = Nanos((report.observed_seconds * 1e9) as u64);
-    let verdicts = |list: &[json::Verdict], stacks: &mut Stacks| {
+    let observed = Nanos((view.observed_seconds * 1e9) as u64);
+    let verdicts = |list: &[SiteVerdictJson], stacks: &mut Stacks| {
         list.iter().filter_map(|one| verdict::read(one, stacks)).collect::<Vec<_>>()
     };
     let mut snapshot = Snapshot {
@@ -57,15 +63,15 @@ pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
         suspects: verdicts(&report.suspects, &mut stacks),
         suspects_total: report.suspects_total,
         other_verdicts: verdicts(&report.other_verdicts, &mut stacks),
-        tensor_sites: report.tensor_sites.iter().map(|one| site(one, &mut stacks)).collect(),
-        tensor_sites_total: report.tensor_sites_total,
+        tensor_sites: tensor_sites.iter().map(|one| site(one, &mut stacks)).collect(),
+        tensor_sites_total: report.tensor_sites_total.unwrap_or(0),
         sites_total: report.sites_total,
         processes: report.processes.iter().map(|one| process::read(one, at)).collect(),
-        gpus: report.gpus.iter().filter_map(gpu).collect(),
+        gpus: view.gpus.iter().filter_map(gpu).collect(),
         ..Snapshot::default()
     };
     set_undecided(&mut snapshot, &report);
-    let labels = report.gpus.iter().filter_map(|gpu| {
+    let labels = view.gpus.iter().filter_map(|gpu| {
         let (index, total) = (gpu.index?, gpu.total_bytes.unwrap_or(0));
         let (uuid, name) = (String::new(), gpu.name.clone());
         Some(GpuLabel { id: GpuId(index), uuid, name, total_bytes: total })
@@ -79,8 +85,8 @@ pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
         gpus: labels.collect(),
         source: report.source.as_deref().and_then(CaptureSource::parse),
     };
-    let events = report.out_of_memory.iter().map(json::OutOfMemory::incident);
-    let events = events.chain(report.anomalies.iter().map(json::Anomaly::incident)).collect();
+    let events = report.out_of_memory.iter().map(json::out_of_memory);
+    let events = events.chain(report.anomalies.iter().map(json::anomaly)).collect();
     Ok(AgentState { snapshot, context, events })
 }
 
@@ -93,7 +99,7 @@ pub fn sites(bytes: &[u8]) -> Result<Vec<SiteView>, serde_json::Error> {
     let mut stacks = Stacks::default();
     list.sites.iter().for_each(|site| stacks.learn(&site.frames));
     // In the list of one process, its values are those of the site.
-    let own = |one: &json::Site| SiteView { processes: Vec::new(), ..site(one, &mut stacks) };
+    let own = |one: &SiteJson| SiteView { processes: Vec::new(), ..site(one, &mut stacks) };
     Ok(list.sites.iter().map(own).collect())
 }
 
@@ -111,17 +117,17 @@ pub fn incidents(bytes: &[u8]) -> Result<Vec<Incident>, serde_json::Error> {
 struct Stacks(StackTable);
 
 impl Stacks {
-    fn learn(&mut self, frames: &[json::FrameEntry]) {
+    fn learn(&mut self, frames: &[FrameJson]) {
         let _ = self.read(frames);
     }
 
-    fn read(&mut self, frames: &[json::FrameEntry]) -> CallStack {
+    fn read(&mut self, frames: &[FrameJson]) -> CallStack {
         let frames: Vec<Frame> = frames.iter().map(frame).collect();
         self.0.call_stack_of(&frames)
     }
 }
 
-fn frame(entry: &json::FrameEntry) -> Frame {
+fn frame(entry: &FrameJson) -> Frame {
     let text = |text: &Option<String>| text.as_deref().map(Arc::from);
     Frame {
         function: entry.function.as_str().into(),
@@ -153,7 +159,7 @@ fn time(text: &str) -> Timestamp {
     Timestamp(u64::try_from(nanos).unwrap_or(0))
 }
 
-fn gpu(row: &json::Gpu) -> Option<GpuView> {
+fn gpu(row: &GpuRowJson) -> Option<GpuView> {
     let free = row.total_bytes?.saturating_sub(row.used_bytes?);
     Some(GpuView {
         gpu: GpuId(row.index?),
@@ -162,11 +168,11 @@ fn gpu(row: &json::Gpu) -> Option<GpuView> {
     })
 }
 
-fn site(entry: &json::Site, stacks: &mut Stacks) -> SiteView {
+fn site(entry: &SiteJson, stacks: &mut Stacks) -> SiteView {
     process::site(entry, stacks.read(&entry.frames))
 }
 
-fn uncertainty(entry: Option<&json::Uncertain>, live: u64) -> Uncertainty {
+fn uncertainty(entry: Option<&UncertaintyJson>, live: u64) -> Uncertainty {
     let Some(entry) = entry else {
         let (live_min, live_max) = (Bytes(live), Bytes(live));
         return Uncertainty { live_min, live_max, ..Uncertainty::default() };
@@ -180,7 +186,7 @@ fn uncertainty(entry: Option<&json::Uncertain>, live: u64) -> Uncertainty {
                 failures: entry.lost_failures,
                 other: entry.lost_other,
                 stacks: entry.lost_stacks,
-                processes: entry.lost_processes,
+                processes: entry.lost_processes.unwrap_or(0),
                 ..LostDelta::default()
             },
             since: None,
@@ -196,12 +202,12 @@ fn uncertainty(entry: Option<&json::Uncertain>, live: u64) -> Uncertainty {
 }
 
 /// Sets how long processes have to wait for a verdict. Only the total of sites is known.
-fn set_undecided(snapshot: &mut Snapshot, report: &json::Report) {
-    let Some(seconds) = report.too_early_seconds else { return };
+fn set_undecided(snapshot: &mut Snapshot, report: &ReportJson) {
+    let Some(seconds) = report.view.too_early_seconds else { return };
     let wait = Nanos((seconds * 1e9) as u64);
-    let mut rest = report.undecided_sites;
+    let mut rest = report.view.undecided_sites;
     let processes = snapshot.processes.iter_mut().zip(&report.processes);
-    let mut waiting: Vec<_> = processes.filter(|(_, one)| one.verdict == "too_early").collect();
+    let mut waiting: Vec<_> = processes.filter(|(_, one)| one.row.verdict == "too_early").collect();
     let last = waiting.len().saturating_sub(1);
     for (index, (process, _)) in waiting.iter_mut().enumerate() {
         let sites = if index == last { rest } else { 1.min(rest) };

@@ -21,7 +21,15 @@ use engine::snapshot::{
     ThreadView,
 };
 
-use super::{json, site_name, time, uncertainty};
+use super::{site_name, time, uncertainty};
+use crate::recording::enum_names::EnumName;
+use crate::report::json_objects::Word;
+use crate::report::kernels::json::{ActivityJson, CopiesJson, KernelJson};
+use crate::report::live::json::{
+    AllocationJson, ContainerJson, DeviceJson, LifetimeBucketJson, ObjectCountsJson, ProcessJson,
+    SiteJson, SiteKindJson, SiteObjectsJson, SiteProcessJson, ThreadJson, TorchDeviceJson,
+    TorchJson,
+};
 
 /// Rates of an answer are per second.
 const SECOND: Nanos = Nanos::from_millis(1000);
@@ -31,11 +39,11 @@ fn kind(name: &str) -> MemoryKind {
 }
 
 /// Reads a process; its sites are in another answer.
-pub(super) fn read(entry: &json::Process, at: Timestamp) -> ProcessView {
+pub(super) fn read(entry: &ProcessJson, at: Timestamp) -> ProcessView {
     let text = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Into::into);
     let identity = ProcessIdentity {
-        program: text(&entry.program),
-        user: text(&entry.user),
+        program: text(&entry.row.program),
+        user: text(&entry.row.user),
         ..ProcessIdentity::default()
     };
     ProcessView {
@@ -55,17 +63,17 @@ pub(super) fn read(entry: &json::Process, at: Timestamp) -> ProcessView {
         devices: entry.devices.iter().map(device).collect(),
         kinds: kinds(entry),
         threads: entry.threads.iter().map(thread).collect(),
-        activity: entry.launches_total.map(|launches| activity(entry, launches)),
+        activity: entry.activity.as_ref().map(activity),
         objects: entry.objects.iter().filter_map(objects).collect(),
         torch: entry.torch.as_ref().map(torch),
         sites_total: entry.sites_total,
-        growth_per_hour: entry.growth_bytes_per_hour,
+        growth_per_hour: entry.row.growth_bytes_per_hour,
         uncertainty: uncertainty(entry.uncertainty.as_ref(), entry.live_bytes),
         ..ProcessView::default()
     }
 }
 
-fn container(entry: &json::Container) -> Container {
+fn container(entry: &ContainerJson) -> Container {
     let runtime = ContainerRuntime::from_name(&entry.runtime);
     let text = |text: &Option<String>| text.as_deref().map(Into::into);
     Container {
@@ -81,7 +89,7 @@ fn container(entry: &json::Container) -> Container {
     }
 }
 
-fn device(entry: &json::Device) -> DeviceView {
+fn device(entry: &DeviceJson) -> DeviceView {
     let least = entry.untracked_bytes.unwrap_or(0);
     let most = entry.untracked_bytes_max.unwrap_or(least);
     DeviceView {
@@ -89,7 +97,7 @@ fn device(entry: &json::Device) -> DeviceView {
         live_bytes: Bytes(entry.live_bytes),
         peak_bytes: Bytes(entry.peak_bytes),
         peak_bounds: None,
-        gpu: entry.gpu.as_ref().and_then(|gpu| gpu.index).map(GpuId),
+        gpu: entry.gpu.as_ref().map(|gpu| GpuId(gpu.index)),
         driver_bytes: entry.driver_bytes.map(Bytes),
         driver_traced: entry.driver_bytes.map(|bytes| Bytes(bytes.saturating_sub(most))),
         driver_unplaced: Bytes(most.saturating_sub(least)),
@@ -97,9 +105,9 @@ fn device(entry: &json::Device) -> DeviceView {
     }
 }
 
-fn kinds(entry: &json::Process) -> Vec<KindView> {
+fn kinds(entry: &ProcessJson) -> Vec<KindView> {
     let count = |name: &str| entry.live_allocations_by_kind.get(name).copied().unwrap_or(0);
-    let view = |(name, bytes): (&String, &u64)| KindView {
+    let view = |(name, bytes): (&Word, &u64)| KindView {
         kind: kind(name),
         live_bytes: Bytes(*bytes),
         live_allocations: count(name),
@@ -108,9 +116,12 @@ fn kinds(entry: &json::Process) -> Vec<KindView> {
     entry.live_bytes_by_kind.iter().map(view).collect()
 }
 
-fn thread(entry: &json::Thread) -> ThreadView {
-    let allocation = |one: &json::Allocation| AllocationView {
-        key: AllocationKey { space: address_type(&one.address_type), value: hex(&one.address) },
+fn thread(entry: &ThreadJson) -> ThreadView {
+    let allocation = |one: &AllocationJson| AllocationView {
+        key: AllocationKey {
+            space: AddressType::from_word(&one.address_type).unwrap_or(AddressType::Pointer),
+            value: hex(&one.address),
+        },
         device: one.device.map(DeviceId),
         bytes: Bytes(one.bytes),
         kind: kind(&one.kind),
@@ -128,22 +139,12 @@ fn thread(entry: &json::Thread) -> ThreadView {
     }
 }
 
-fn address_type(name: &str) -> AddressType {
-    match name {
-        "handle" => AddressType::Handle,
-        "array" => AddressType::Array,
-        "pool" => AddressType::Pool,
-        "external" => AddressType::External,
-        _ => AddressType::Pointer,
-    }
-}
-
 fn hex(text: &str) -> u64 {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0)
 }
 
-fn activity(entry: &json::Process, launches: u64) -> ActivityView {
-    let kernel = |one: &json::Kernel| KernelView {
+fn activity(entry: &ActivityJson) -> ActivityView {
+    let kernel = |one: &KernelJson| KernelView {
         target: match &*one.kind {
             "graph" => LaunchTarget::Graph(GraphExecId(hex(&one.handle))),
             _ => LaunchTarget::Kernel(KernelId(hex(&one.handle))),
@@ -161,7 +162,7 @@ fn activity(entry: &json::Process, launches: u64) -> ActivityView {
         common: None,
         common_is_exact: false,
     };
-    let copies = |one: &json::Copies| {
+    let copies = |one: &CopiesJson| {
         Some(CopyView {
             direction: CopyDirection::from_name(&one.direction)?,
             asynchronous: one.mode == "async",
@@ -173,7 +174,7 @@ fn activity(entry: &json::Process, launches: u64) -> ActivityView {
         })
     };
     ActivityView {
-        launches,
+        launches: entry.launches_total,
         recent_launches: 0,
         captured: 0,
         failed: 0,
@@ -185,7 +186,7 @@ fn activity(entry: &json::Process, launches: u64) -> ActivityView {
     }
 }
 
-fn objects(entry: &json::Objects) -> Option<ObjectView> {
+fn objects(entry: &ObjectCountsJson) -> Option<ObjectView> {
     Some(ObjectView {
         kind: ObjectKind::from_name(&entry.kind)?,
         live: entry.live,
@@ -198,19 +199,17 @@ fn objects(entry: &json::Objects) -> Option<ObjectView> {
     })
 }
 
-fn torch(entry: &json::Torch) -> TorchView {
-    let reasons = TensorsUnavailable::ALL.into_iter();
-    let mut reasons = reasons.filter(|one| entry.unavailable_reason.as_deref() == Some(one.name()));
+fn torch(entry: &TorchJson) -> TorchView {
     TorchView {
         devices: entry.devices.iter().map(torch_device).collect(),
         lost: entry.lost_events,
         unlisted: entry.dropped_blocks,
         late: false,
-        reason: reasons.next(),
+        reason: entry.unavailable_reason.as_deref().and_then(TensorsUnavailable::from_word),
     }
 }
 
-fn torch_device(entry: &json::TorchDevice) -> TorchDeviceView {
+fn torch_device(entry: &TorchDeviceJson) -> TorchDeviceView {
     let layout = entry.releasable_bytes.zip(entry.fragmented_bytes);
     let fragmentation = match (layout, entry.fragmentation_unknown_reason.as_deref()) {
         (Some((releasable, fragmented)), _) => Ok(CacheFragmentation {
@@ -239,8 +238,8 @@ fn torch_device(entry: &json::TorchDevice) -> TorchDeviceView {
 }
 
 /// Reads a site.
-pub(super) fn site(entry: &json::Site, frames: CallStack) -> SiteView {
-    let of_kind = |one: &json::SiteKind| SiteKindView {
+pub(super) fn site(entry: &SiteJson, frames: CallStack) -> SiteView {
+    let of_kind = |one: &SiteKindJson| SiteKindView {
         kind: kind(&one.kind),
         live_bytes: Bytes(one.live_bytes),
         live_allocations: one.live_allocations,
@@ -250,17 +249,21 @@ pub(super) fn site(entry: &json::Site, frames: CallStack) -> SiteView {
         freed_total: one.frees_total,
         peak_bytes: Bytes(one.peak_bytes),
     };
-    let of_objects = |one: &json::Objects| {
-        let ObjectView { kind, live, created, destroyed, .. } = objects(one)?;
-        Some(SiteObjectView { kind, live, created, destroyed })
+    let of_objects = |one: &SiteObjectsJson| {
+        Some(SiteObjectView {
+            kind: ObjectKind::from_word(&one.kind)?,
+            live: one.live,
+            created: one.created,
+            destroyed: one.destroyed,
+        })
     };
-    let of_process = |one: &json::SiteProcessEntry| SiteProcess {
+    let of_process = |one: &SiteProcessJson| SiteProcess {
         pid: one.pid.map(Pid),
         live_bytes: Bytes(one.live_bytes),
         live_allocations: one.live_allocations,
         kinds: Vec::new(),
     };
-    let bucket = |one: &json::LifetimeBucket| {
+    let bucket = |one: &LifetimeBucketJson| {
         (u8::try_from(one.min_ns.max(1).ilog2()).unwrap_or(0), one.count)
     };
     SiteView {

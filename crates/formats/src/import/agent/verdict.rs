@@ -6,10 +6,11 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Nanos;
 use engine::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
-use super::{Stacks, json, site_name};
+use super::{Stacks, site_name};
+use crate::report::verdict::json::{SiteVerdictJson, TensorsJson};
 
 /// Reads a verdict; `None` if it is about something that this version does not know.
-pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVerdict> {
+pub(super) fn read(entry: &SiteVerdictJson, stacks: &mut Stacks) -> Option<SiteVerdict> {
     let confidence = Confidence::from_name(&entry.confidence);
     Some(SiteVerdict {
         pid: entry.pid.map(Pid),
@@ -25,7 +26,7 @@ pub(super) fn read(entry: &json::Verdict, stacks: &mut Stacks) -> Option<SiteVer
     })
 }
 
-fn resource(entry: &json::Verdict) -> Option<Resource> {
+fn resource(entry: &SiteVerdictJson) -> Option<Resource> {
     match &*entry.resource {
         "tensors" => Some(Resource::Tensors),
         "objects" => ObjectKind::from_name(&entry.kind).map(Resource::Objects),
@@ -33,7 +34,7 @@ fn resource(entry: &json::Verdict) -> Option<Resource> {
     }
 }
 
-fn evidence(entry: &json::Verdict) -> Evidence {
+fn evidence(entry: &SiteVerdictJson) -> Evidence {
     let one = &entry.evidence;
     let seconds = |seconds: u64| Nanos(seconds.saturating_mul(1_000_000_000));
     Evidence {
@@ -64,7 +65,7 @@ fn evidence(entry: &json::Verdict) -> Evidence {
     }
 }
 
-fn tensors(one: &json::Tensors) -> CacheTensors {
+fn tensors(one: &TensorsJson) -> CacheTensors {
     CacheTensors {
         live: one.live_bytes,
         peak: one.peak_bytes,

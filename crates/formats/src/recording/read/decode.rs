@@ -6,12 +6,12 @@ use engine::model::activity::{
     CopyActivity, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget, NameSource,
 };
 use engine::model::event::{
-    Allocate, ContextCall, Event, EventKind, FailedCall, Free, GraphCall, LostDelta,
-    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, GraphCall, LostDelta, PoolCall,
+    ProcessInfo, SiteFrames, VmmCall,
 };
 use engine::model::ids::{
-    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, KernelId,
-    PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
+    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, KernelId, Pid, PoolId,
+    SiteId, StreamId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
@@ -19,6 +19,7 @@ use engine::model::stack::{Frame, UnknownReason};
 use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
 use engine::model::units::Timestamp;
 
+use super::super::calls::{CallRow, CellValue};
 use super::super::function_table::{FunctionLookup, FunctionTable};
 use super::super::schema::Column;
 use super::super::{RecordingRow, WallClock, containers, objects};
@@ -86,32 +87,8 @@ impl RowCells<'_> {
         self.must(column, self.text(column)).map(Into::into)
     }
 
-    fn device(self) -> Result<DeviceId, RowError> {
-        self.must(Column::Device, self.u16(Column::Device)).map(DeviceId)
-    }
-
-    fn context(self) -> Result<ContextId, RowError> {
-        self.must_u64(Column::Context).map(ContextId)
-    }
-
-    fn pool(self) -> Result<PoolId, RowError> {
-        self.must_u64(Column::Pool).map(PoolId)
-    }
-
-    fn graph(self) -> Result<GraphId, RowError> {
-        self.must_u64(Column::Graph).map(GraphId)
-    }
-
-    fn exec(self) -> Result<GraphExecId, RowError> {
-        self.must_u64(Column::GraphExec).map(GraphExecId)
-    }
-
     fn kernel(self) -> Result<KernelId, RowError> {
         self.must_u64(Column::KernelHandle).map(KernelId)
-    }
-
-    fn handle(self) -> Result<PhysicalHandleId, RowError> {
-        self.must_u64(Column::Handle).map(PhysicalHandleId)
     }
 
     fn site(self) -> Option<SiteId> {
@@ -130,20 +107,6 @@ impl RowCells<'_> {
     fn kind(self) -> Option<MemoryKind> {
         let known = |word: &str| MemoryKind::from_name(word);
         self.text(Column::Kind).map(|word| known(word).unwrap_or(MemoryKind::Unknown))
-    }
-
-    fn location(self) -> Result<Option<MemoryLocation>, RowError> {
-        match self.text(Column::Location) {
-            None => Ok(None),
-            Some("device") => Ok(Some(MemoryLocation::Device(self.device()?))),
-            Some("host") => Ok(Some(MemoryLocation::Host)),
-            Some(_) => Err(self.bad(Column::Location)),
-        }
-    }
-
-    fn must_location(self) -> Result<MemoryLocation, RowError> {
-        let location = self.location()?;
-        self.must(Column::Location, location)
     }
 
     fn count(self, column: Column) -> u64 {
@@ -262,12 +225,12 @@ fn event_kind(
             EventKind::Lost(LostDelta::from_counts(count))
         }
         word => {
-            let physical = physical(word, cells)?.map(EventKind::Vmm);
-            let call = match physical.or(pool(word, cells)?.map(EventKind::Pool)) {
+            let vmm = VmmCall::decode(word, cells)?.map(EventKind::Vmm);
+            let call = match vmm.or(PoolCall::decode(word, cells)?.map(EventKind::Pool)) {
                 Some(call) => Some(call),
-                None => graph(word, cells)?.map(EventKind::Graph),
+                None => GraphCall::decode(word, cells)?.map(EventKind::Graph),
             };
-            let call = match call.or(context(word, cells)?.map(EventKind::Context)) {
+            let call = match call.or(ContextCall::decode(word, cells)?.map(EventKind::Context)) {
                 Some(call) => Some(call),
                 None => objects::decode(word, cells)?.map(EventKind::Object),
             };
@@ -276,97 +239,6 @@ fn event_kind(
                 None => tensor(word, cells)?,
             });
         }
-    }))
-}
-
-fn physical(word: &str, cells: RowCells<'_>) -> Result<Option<VmmCall>, RowError> {
-    let address = || cells.must_u64(Column::Address);
-    let bytes = || cells.must_u64(Column::Bytes);
-    Ok(Some(match word {
-        "physical_create" => VmmCall::Create {
-            handle: cells.handle()?,
-            bytes: bytes()?,
-            location: cells.must_location()?,
-            site: cells.site(),
-        },
-        "physical_import" => VmmCall::Import { handle: cells.handle()? },
-        "physical_multicast" => VmmCall::Multicast { handle: cells.handle()? },
-        "physical_retain" => VmmCall::Retain { handle: cells.handle()? },
-        "physical_release" => VmmCall::Release { handle: cells.handle()? },
-        "map" => VmmCall::Map { address: address()?, bytes: bytes()?, handle: cells.handle()? },
-        "unmap" => VmmCall::Unmap { address: address()?, bytes: bytes()? },
-        "reserve" => VmmCall::Reserve { address: address()?, bytes: bytes()? },
-        "unreserve" => VmmCall::Unreserve { address: address()?, bytes: bytes()? },
-        _ => return Ok(None),
-    }))
-}
-
-fn pool(word: &str, cells: RowCells<'_>) -> Result<Option<PoolCall>, RowError> {
-    let bytes = || cells.must_u64(Column::Bytes);
-    Ok(Some(match word {
-        "pool_create" => PoolCall::Created { pool: cells.pool()?, location: cells.location()? },
-        "pool_destroy" => PoolCall::Destroyed { pool: cells.pool()? },
-        "pool_trim" => PoolCall::Trimmed { pool: cells.pool()?, keep: bytes()? },
-        "pool_reserved" => PoolCall::ReservedReported { pool: cells.pool()?, bytes: bytes()? },
-        "device_pool" => PoolCall::OfDevice {
-            pool: cells.pool()?,
-            device: cells.device()?,
-            current: cells.flag(Column::IsCurrent).unwrap_or(false),
-        },
-        _ => return Ok(None),
-    }))
-}
-
-fn graph(word: &str, cells: RowCells<'_>) -> Result<Option<GraphCall>, RowError> {
-    let address = || cells.must_u64(Column::Address);
-    let bytes = || cells.must_u64(Column::Bytes);
-    let stream = || cells.must_u64(Column::Stream).map(StreamId);
-    let named = || cells.u64(Column::Graph).map(GraphId);
-    Ok(Some(match word {
-        "capture_begin" => GraphCall::CaptureBegan { stream: stream()?, graph: named() },
-        "capture_end" => GraphCall::CaptureEnded { stream: stream()?, graph: named() },
-        "node_allocate" => GraphCall::AllocNode {
-            graph: cells.graph()?,
-            address: address()?,
-            bytes: bytes()?,
-            location: cells.must_location()?,
-        },
-        "node_free" => GraphCall::FreeNode { graph: cells.graph()?, address: address()? },
-        "graph_instantiate" => GraphCall::Instantiated {
-            exec: cells.exec()?,
-            graph: cells.graph()?,
-            frees_before_launch: cells.flag(Column::AutoFree).unwrap_or(false),
-        },
-        "graph_launch" => GraphCall::Launched { exec: cells.exec()? },
-        "graph_exec_destroy" => GraphCall::ExecDestroyed { exec: cells.exec()? },
-        "graph_destroy" => GraphCall::GraphDestroyed { graph: cells.graph()? },
-        "graph_reserved" => {
-            GraphCall::ReservedReported { device: cells.device()?, bytes: bytes()? }
-        }
-        "graph_trim" => GraphCall::Trimmed { device: cells.device()? },
-        _ => return Ok(None),
-    }))
-}
-
-fn context(word: &str, cells: RowCells<'_>) -> Result<Option<ContextCall>, RowError> {
-    let both = || Ok((cells.context()?, cells.device()?));
-    Ok(Some(match word {
-        "context_create" => {
-            let (context, device) = both()?;
-            ContextCall::Created { context, device }
-        }
-        "context_destroy" => ContextCall::Destroyed { context: cells.context()? },
-        "primary_retain" => {
-            let (context, device) = both()?;
-            ContextCall::PrimaryRetained { context, device }
-        }
-        "primary_release" => ContextCall::PrimaryReleased { device: cells.device()? },
-        "primary_reset" => ContextCall::PrimaryReset { device: cells.device()? },
-        "context_discovered" => {
-            let (context, device) = both()?;
-            ContextCall::Learned { context, device }
-        }
-        _ => return Ok(None),
     }))
 }
 
@@ -412,7 +284,7 @@ fn tensor(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError
     };
     Ok(Some(EventKind::Tensor(TensorEvent {
         op,
-        device: cells.device()?,
+        device: DeviceId::get(cells, Column::Device)?,
         allocated: cells.must_u64(Column::AllocatedBytes)?,
         reserved: cells.must_u64(Column::ReservedBytes)?,
     })))

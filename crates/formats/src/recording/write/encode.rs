@@ -3,15 +3,13 @@
 use engine::model::activity::{
     CopyActivity, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
 };
-use engine::model::event::{
-    Allocate, ContextCall, Event, EventKind, FailedCall, GraphCall, LostDelta, MemoryLocation,
-    PoolCall, VmmCall,
-};
+use engine::model::event::{Allocate, Event, EventKind, FailedCall, LostDelta};
 use engine::model::ids::{AllocationKey, FunctionId};
 use engine::model::program::ProcessGroup;
 use engine::model::stack::Frame;
 use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
 
+use super::super::calls::{CallRow, CellValue};
 use super::super::enum_names::EnumName;
 use super::super::schema::Column;
 use super::super::{containers, objects};
@@ -53,13 +51,13 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
             batch.row("free");
             key(batch, free.key);
             batch.text(Column::FreeFunction, free.by.word());
-            batch.number(Column::Stream, free.stream.map(|stream| stream.0));
+            free.stream.put(batch, Column::Stream);
         }
-        EventKind::Vmm(call) => physical(batch, *call),
-        EventKind::Pool(call) => pool(batch, *call),
-        EventKind::Graph(call) => graph(batch, *call),
+        EventKind::Vmm(call) => call.encode(batch),
+        EventKind::Pool(call) => call.encode(batch),
+        EventKind::Graph(call) => call.encode(batch),
         EventKind::Failed(call) => failed(batch, call, function),
-        EventKind::Context(change) => context(batch, *change),
+        EventKind::Context(call) => call.encode(batch),
         EventKind::Gpus(gpus) => {
             batch.row("device_map");
             let gpus = gpus.iter().map(|gpu| gpu.map(|gpu| u64::from(gpu.0)));
@@ -116,136 +114,21 @@ fn key(batch: &mut BatchBuilder, key: AllocationKey) {
     batch.text(Column::AddressType, key.space.word());
 }
 
-fn location(batch: &mut BatchBuilder, location: MemoryLocation) {
-    match location {
-        MemoryLocation::Device(device) => {
-            batch.text(Column::Location, "device");
-            batch.number(Column::Device, u64::from(device.0));
-        }
-        MemoryLocation::Host => batch.text(Column::Location, "host"),
-    }
-}
-
 fn allocate(batch: &mut BatchBuilder, call: &Allocate) {
     batch.row("allocate");
     key(batch, call.key);
     batch.text(Column::Kind, call.kind.word());
     batch.number(Column::Bytes, call.bytes);
-    batch.number(Column::Context, call.context.map(|context| context.0));
-    batch.number(Column::Device, call.device.map(|device| u64::from(device.0)));
-    batch.number(Column::Pool, call.pool.map(|pool| pool.0));
-    batch.number(Column::Stream, call.stream.map(|stream| stream.0));
-    batch.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
-}
-
-fn physical(batch: &mut BatchBuilder, call: VmmCall) {
-    let mut about = |word, handle| {
-        batch.row(word);
-        batch.number(Column::Handle, handle);
-    };
-    match call {
-        VmmCall::Create { handle, bytes, location: at, site } => {
-            about("physical_create", handle.0);
-            batch.number(Column::Bytes, bytes);
-            location(batch, at);
-            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
-        }
-        VmmCall::Import { handle } => about("physical_import", handle.0),
-        VmmCall::Multicast { handle } => about("physical_multicast", handle.0),
-        VmmCall::Retain { handle } => about("physical_retain", handle.0),
-        VmmCall::Release { handle } => about("physical_release", handle.0),
-        VmmCall::Map { address, bytes, handle } => {
-            about("map", handle.0);
-            range(batch, address, bytes);
-        }
-        VmmCall::Unmap { address, bytes } => {
-            batch.row("unmap");
-            range(batch, address, bytes);
-        }
-        VmmCall::Reserve { address, bytes } => {
-            batch.row("reserve");
-            range(batch, address, bytes);
-        }
-        VmmCall::Unreserve { address, bytes } => {
-            batch.row("unreserve");
-            range(batch, address, bytes);
-        }
-    }
+    call.context.put(batch, Column::Context);
+    call.device.put(batch, Column::Device);
+    call.pool.put(batch, Column::Pool);
+    call.stream.put(batch, Column::Stream);
+    call.site.put(batch, Column::SiteId);
 }
 
 fn range(batch: &mut BatchBuilder, address: u64, bytes: u64) {
     batch.number(Column::Address, address);
     batch.number(Column::Bytes, bytes);
-}
-
-fn pool(batch: &mut BatchBuilder, call: PoolCall) {
-    let mut about = |word, pool| {
-        batch.row(word);
-        batch.number(Column::Pool, pool);
-    };
-    match call {
-        PoolCall::Created { pool, location: at } => {
-            about("pool_create", pool.0);
-            if let Some(at) = at {
-                location(batch, at);
-            }
-        }
-        PoolCall::Destroyed { pool } => about("pool_destroy", pool.0),
-        PoolCall::Trimmed { pool, keep } => {
-            about("pool_trim", pool.0);
-            batch.number(Column::Bytes, keep);
-        }
-        PoolCall::ReservedReported { pool, bytes } => {
-            about("pool_reserved", pool.0);
-            batch.number(Column::Bytes, bytes);
-        }
-        PoolCall::OfDevice { pool, device, current } => {
-            about("device_pool", pool.0);
-            batch.number(Column::Device, u64::from(device.0));
-            batch.flag(Column::IsCurrent, current);
-        }
-    }
-}
-
-fn graph(batch: &mut BatchBuilder, call: GraphCall) {
-    let mut about = |word, column, value| {
-        batch.row(word);
-        batch.number(column, value);
-    };
-    match call {
-        GraphCall::CaptureBegan { stream, graph } => {
-            about("capture_begin", Column::Stream, stream.0);
-            batch.number(Column::Graph, graph.map(|graph| graph.0));
-        }
-        GraphCall::CaptureEnded { stream, graph } => {
-            about("capture_end", Column::Stream, stream.0);
-            batch.number(Column::Graph, graph.map(|graph| graph.0));
-        }
-        GraphCall::AllocNode { graph, address, bytes, location: at } => {
-            about("node_allocate", Column::Graph, graph.0);
-            range(batch, address, bytes);
-            location(batch, at);
-        }
-        GraphCall::FreeNode { graph, address } => {
-            about("node_free", Column::Graph, graph.0);
-            batch.number(Column::Address, address);
-        }
-        GraphCall::Instantiated { exec, graph, frees_before_launch } => {
-            about("graph_instantiate", Column::GraphExec, exec.0);
-            batch.number(Column::Graph, graph.0);
-            batch.flag(Column::AutoFree, frees_before_launch);
-        }
-        GraphCall::Launched { exec } => about("graph_launch", Column::GraphExec, exec.0),
-        GraphCall::ExecDestroyed { exec } => about("graph_exec_destroy", Column::GraphExec, exec.0),
-        GraphCall::GraphDestroyed { graph } => about("graph_destroy", Column::Graph, graph.0),
-        GraphCall::ReservedReported { device, bytes } => {
-            about("graph_reserved", Column::Device, u64::from(device.0));
-            batch.number(Column::Bytes, bytes);
-        }
-        GraphCall::Trimmed { device } => {
-            about("graph_trim", Column::Device, u64::from(device.0));
-        }
-    }
 }
 
 fn failed(batch: &mut BatchBuilder, call: &FailedCall, function: FunctionName) {
@@ -260,27 +143,9 @@ fn failed(batch: &mut BatchBuilder, call: &FailedCall, function: FunctionName) {
     if let Some(freed) = call.freed {
         key(batch, freed);
     }
-    batch.number(Column::Device, call.device.map(|device| u64::from(device.0)));
-    batch.number(Column::Context, call.context.map(|context| context.0));
-    batch.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
-}
-
-fn context(batch: &mut BatchBuilder, change: ContextCall) {
-    let (word, context, device) = match change {
-        ContextCall::Created { context, device } => ("context_create", Some(context), Some(device)),
-        ContextCall::Destroyed { context } => ("context_destroy", Some(context), None),
-        ContextCall::PrimaryRetained { context, device } => {
-            ("primary_retain", Some(context), Some(device))
-        }
-        ContextCall::PrimaryReleased { device } => ("primary_release", None, Some(device)),
-        ContextCall::PrimaryReset { device } => ("primary_reset", None, Some(device)),
-        ContextCall::Learned { context, device } => {
-            ("context_discovered", Some(context), Some(device))
-        }
-    };
-    batch.row(word);
-    batch.number(Column::Context, context.map(|context| context.0));
-    batch.number(Column::Device, device.map(|device| u64::from(device.0)));
+    call.device.put(batch, Column::Device);
+    call.context.put(batch, Column::Context);
+    call.site.put(batch, Column::SiteId);
 }
 
 fn losses(batch: &mut BatchBuilder, lost: &LostDelta) {
@@ -295,7 +160,7 @@ fn tensor(batch: &mut BatchBuilder, call: &TensorEvent) {
         TensorOp::Allocated { address, bytes, site } => {
             batch.row("tensor_alloc");
             range(batch, address, bytes);
-            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
+            site.put(batch, Column::SiteId);
         }
         TensorOp::Freed { address, bytes } => {
             batch.row("tensor_free");
@@ -304,10 +169,10 @@ fn tensor(batch: &mut BatchBuilder, call: &TensorEvent) {
         TensorOp::OutOfMemory { bytes, site } => {
             batch.row("tensor_oom");
             batch.number(Column::Bytes, bytes);
-            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
+            site.put(batch, Column::SiteId);
         }
     }
-    batch.number(Column::Device, u64::from(call.device.0));
+    call.device.put(batch, Column::Device);
     batch.number(Column::AllocatedBytes, call.allocated);
     batch.number(Column::ReservedBytes, call.reserved);
 }

@@ -11,14 +11,15 @@ pub use text::write;
 
 use std::collections::BTreeMap;
 
-use engine::advice::AdviceStep;
+use engine::advice::{AdviceStep, SuggestedCommand};
 use engine::model::ids::GpuId;
 use engine::model::units::Bytes;
 use engine::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::export::ReportContext;
-use crate::sanitize::{sanitize, sanitize_up_to};
+use crate::report::json_objects::json_objects;
+use crate::sanitize::{sanitize_up_to, sanitized};
 
 /// Maximum number of characters of a sentence.
 pub(crate) const MAX_SENTENCE_CHARS: usize = 1000;
@@ -61,50 +62,59 @@ pub struct GpuAdvice {
     pub need: Option<NeedResult>,
 }
 
-/// One step that would free memory.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StepJson {
-    /// Action to take.
-    pub action: String,
-    /// Process that the action applies to.
-    pub pid: u32,
-    /// Name of the process.
-    pub process: String,
-    /// Its script, module or executable.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub program: String,
-    /// Name of its owner.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub user: String,
-    /// User id of its owner.
+json_objects! {
+    @fields(pub)
+    /// One step that would free memory.
+    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
-    pub uid: Option<u32>,
-    /// Memory that the step frees.
-    pub freed_bytes: u64,
-    /// Precision of `freed_bytes`: `exact`, `upper_bound` or `estimate`.
-    pub precision: String,
-    /// Growth of leaks that the step ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub growth_bytes_per_hour: Option<u64>,
-    /// Whether the step loses no work.
-    pub safe: bool,
-    /// Why the step helps.
-    pub reason: String,
-    /// What the step costs.
-    pub cost: String,
-    /// Commands to copy and paste.
-    pub commands: Vec<CommandJson>,
-}
+    pub struct StepJson(step: &AdviceStep)
+    let {
+        let text = |text: &Option<Box<str>>| {
+            text.as_deref().map(sanitized).unwrap_or_default()
+        };
+    }
+    {
+        /// Action to take.
+        action: String = step.action.name().to_owned(),
+        /// Process that the action applies to.
+        pid: u32 = step.pid.0,
+        /// Name of the process.
+        process: String = sanitized(&step.process),
+        /// Its script, module or executable.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        program: String = text(&step.identity.program),
+        /// Name of its owner.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        user: String = text(&step.identity.user),
+        /// User id of its owner.
+        #[serde(default)]
+        uid: Option<u32> = step.uid,
+        /// Memory that the step frees.
+        freed_bytes: u64 = step.bytes.0,
+        /// Precision of `freed_bytes`: `exact`, `upper_bound` or `estimate`.
+        precision: String = step.precision.name().to_owned(),
+        /// Growth of leaks that the step ends.
+        growth_bytes_per_hour?: Option<u64> =
+            Some(step.growth_per_hour.0).filter(|growth| *growth > 0),
+        /// Whether the step loses no work.
+        safe: bool = step.action.is_safe(),
+        /// Why the step helps.
+        reason: String = sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS).into_owned(),
+        /// What the step costs.
+        cost: String = step.action.cost().to_owned(),
+        /// Commands to copy and paste.
+        commands: Vec<CommandJson> = step.commands.iter().map(CommandJson::new).collect(),
+    }
 
-/// A command to copy and paste.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommandJson {
-    /// Language of the command: `shell`, `python`, `c` or `environment`.
-    pub language: String,
-    /// The command.
-    pub text: String,
+    /// A command to copy and paste.
+    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct CommandJson(command: &SuggestedCommand) {
+        /// Language of the command: `shell`, `python`, `c` or `environment`.
+        language: String = command.language.name().to_owned(),
+        /// The command.
+        text: String = sanitize_up_to(&command.text, MAX_SENTENCE_CHARS).into_owned(),
+    }
 }
 
 /// Whether the requested amount can be freed.
@@ -132,8 +142,8 @@ impl GpuAdvice {
         let view = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
         let mut advice = Self {
             gpu: gpu.map(|gpu| gpu.0),
-            uuid: known.map(|gpu| sanitize(&gpu.uuid).into_owned()),
-            name: known.map(|gpu| sanitize(&gpu.name).into_owned()),
+            uuid: known.map(|gpu| sanitized(&gpu.uuid)),
+            name: known.map(|gpu| sanitized(&gpu.name)),
             total_bytes: known.map(|gpu| gpu.total_bytes).filter(|bytes| *bytes > 0),
             free_bytes: view.map(|view| view.free_bytes.0),
             steps: Vec::new(),
@@ -176,35 +186,5 @@ impl GpuAdvice {
         let freed = by_process.values().map(|(safe, ended)| *safe.max(ended));
         let sum = freed.fold(self.free_bytes.unwrap_or(0), u64::saturating_add);
         self.total_bytes.map_or(sum, |total| sum.min(total))
-    }
-}
-
-impl StepJson {
-    fn new(step: &AdviceStep) -> Self {
-        let text = |text: &Option<Box<str>>| {
-            text.as_deref().map(|text| sanitize(text).into_owned()).unwrap_or_default()
-        };
-        Self {
-            action: step.action.name().to_owned(),
-            pid: step.pid.0,
-            process: sanitize(&step.process).into_owned(),
-            program: text(&step.identity.program),
-            user: text(&step.identity.user),
-            uid: step.uid,
-            freed_bytes: step.bytes.0,
-            precision: step.precision.name().to_owned(),
-            growth_bytes_per_hour: Some(step.growth_per_hour.0).filter(|growth| *growth > 0),
-            safe: step.action.is_safe(),
-            reason: sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS).into_owned(),
-            cost: step.action.cost().to_owned(),
-            commands: step
-                .commands
-                .iter()
-                .map(|command| CommandJson {
-                    language: command.language.name().to_owned(),
-                    text: sanitize_up_to(&command.text, MAX_SENTENCE_CHARS).into_owned(),
-                })
-                .collect(),
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Structure of a report before rendering: lines, tables and charts.
 
+use engine::model::ids::Pid;
 use engine::model::units::{Bytes, Nanos, Timestamp};
 
 /// A report for readers.
@@ -98,7 +99,26 @@ pub struct ChartSeries {
     pub points: Vec<(Timestamp, u64)>,
 }
 
+impl Section {
+    /// Returns a section with a table. `all`: number of rows, of which the table has the first ones.
+    pub(super) fn list(
+        title: impl Into<String>,
+        columns: &[&'static str],
+        rows: impl Iterator<Item = Vec<Cell>>,
+        all: usize,
+    ) -> Self {
+        let table = Table { columns: columns.to_vec(), rows: rows.collect() };
+        let after = super::omitted_note(all, table.rows.len()).into_iter().collect();
+        Self { title: title.into(), table, after, ..Self::default() }
+    }
+}
+
 impl Cell {
+    /// Returns a process id; empty if there is none.
+    pub(super) fn pid(pid: Option<Pid>) -> Self {
+        pid.map_or(Self::Empty, |pid| Self::Text(pid.to_string()))
+    }
+
     /// Returns the signed difference of two sizes.
     pub(super) fn difference(before: u64, after: u64) -> Self {
         Self::Difference(i128::from(after) - i128::from(before))

@@ -1,5 +1,7 @@
 //! Call stacks for readers: the program's own frames first, frames of frameworks folded.
 
+use std::borrow::Cow;
+
 use engine::model::ids::SiteId;
 use engine::model::stack::{CallStack, Frame, StackTable};
 
@@ -47,18 +49,25 @@ pub(crate) fn via(stack: &CallStack) -> String {
     }
 }
 
+/// Returns the function of a frame, or why it is unknown in parentheses.
+pub(crate) fn function(frame: &Frame) -> Cow<'_, str> {
+    match &*frame.function {
+        "" => {
+            let reason = frame.unknown.map_or("not known", |unknown| unknown.reason());
+            format!("({reason})").into()
+        }
+        function => function.into(),
+    }
+}
+
 /// Formats a frame as `function (file:line)`, or as much of that as is known.
 pub(crate) fn line(frame: &Frame) -> String {
-    let function = if frame.function.is_empty() {
-        format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
-    } else {
-        frame.function.to_string()
-    };
+    let function = function(frame);
     match (&frame.file, frame.line, &frame.module) {
         (Some(file), 0, _) => format!("{function} ({file})"),
         (Some(file), line, _) => format!("{function} ({file}:{line})"),
         (None, _, Some(module)) => format!("{function} ({})", base(module)),
-        (None, _, None) => function,
+        (None, _, None) => function.into_owned(),
     }
 }
 
@@ -66,21 +75,17 @@ pub(crate) fn line(frame: &Frame) -> String {
 /// directories.
 pub(crate) fn location(stack: &CallStack) -> String {
     let Some(frame) = headline(stack) else { return String::new() };
-    let function = if frame.function.is_empty() {
-        format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
-    } else {
-        frame.function.to_string()
-    };
+    let function = function(&frame);
     match (&frame.file, frame.line, &frame.module) {
         (Some(file), 0, _) => format!("{function} {}", base(file)),
         (Some(file), line, _) => format!("{function} {}:{line}", base(file)),
         (None, _, Some(module)) => format!("{function} {}", base(module)),
-        (None, _, None) => function,
+        (None, _, None) => function.into_owned(),
     }
 }
 
 /// Returns the last component of a path.
-fn base(path: &str) -> &str {
+pub(crate) fn base(path: &str) -> &str {
     path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
 }
 

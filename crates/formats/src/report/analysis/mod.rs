@@ -230,8 +230,7 @@ impl AnalyzedFile<'_> {
 
     /// Returns the nanoseconds since the start of the file; negative for earlier times.
     pub(crate) fn nanos(&self, at: Timestamp) -> i64 {
-        let nanos = i128::from(at.0) - i128::from(self.info.origin().0);
-        i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
+        self.info.nanos(at)
     }
 
     /// Formats a time for TSV: RFC 3339, or a number of seconds.

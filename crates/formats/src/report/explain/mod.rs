@@ -12,9 +12,10 @@ use engine::snapshot::{ObjectCostView, ProcessView, Snapshot};
 use engine::view::{ExplainedPart, Explanation, PartCause};
 use serde::{Deserialize, Serialize};
 
+use super::json_objects::json_objects;
 use super::view::stack_location;
 use crate::export::ReportContext;
-use crate::sanitize::{sanitize, sanitize_up_to};
+use crate::sanitize::{sanitize_up_to, sanitized};
 
 /// Maximum number of characters of a text.
 const MAX_TEXT_CHARS: usize = 1000;
@@ -27,91 +28,108 @@ pub struct ExplainReport {
     pub processes: Vec<ExplainedProcess>,
 }
 
-/// Memory of one process; its parts add up to `driver_bytes`.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ExplainedProcess {
-    /// Process id.
-    pub pid: u32,
-    /// Script, module or executable.
-    pub program: String,
-    /// Owner.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// Time of the values, RFC 3339.
-    pub time: String,
-    /// Whether it exited since; then the values are those of its highest use.
-    pub exited: bool,
-    /// Whether no call changed memory around or since the driver's report.
-    pub settled: bool,
-    /// Whether it ran before the trace.
-    pub before_trace: bool,
-    /// Memory that the driver reports for it, on all GPUs.
-    pub driver_bytes: u64,
-    /// Traced live memory.
-    pub traced_bytes: u64,
-    /// Sum of the parts that were measured or counted.
-    pub measured_bytes: u64,
-    /// Sum of the parts that are bounded.
-    pub bounded_bytes: u64,
-    /// Sum of the parts that are estimated.
-    pub estimated_bytes: u64,
-    /// Absolute value of the part `rest`.
-    pub unexplained_bytes: u64,
-    /// Parts, largest first; `rest` is the last.
-    pub parts: Vec<PartJson>,
-    /// Cost of objects by kind and site, most expensive first.
-    pub objects: Vec<ObjectCostJson>,
-}
+json_objects! {
+    @fields(pub)
+    /// Memory of one process; its parts add up to `driver_bytes`.
+    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct ExplainedProcess(explanation: &Explanation<'_>)
+    let {
+        let process = explanation.process;
+        let identity = &process.identity;
+        let program = identity.program.as_deref().unwrap_or(&process.name);
+        let sums = explanation.sums();
+    }
+    {
+        /// Process id.
+        pid: u32 = process.key.pid.0,
+        /// Script, module or executable.
+        program: String = sanitized(program),
+        /// Owner.
+        user?: Option<String> = identity.user.as_deref().map(sanitized),
+        /// Time of the values, RFC 3339.
+        time: String = String::new(),
+        /// Whether it exited since; then the values are those of its highest use.
+        exited: bool = false,
+        /// Whether no call changed memory around or since the driver's report.
+        settled: bool = process.overhead.is_settled,
+        /// Whether it ran before the trace.
+        before_trace: bool = process.before_trace,
+        /// Memory that the driver reports for it, on all GPUs.
+        driver_bytes: u64 = explanation.driver_bytes.0,
+        /// Traced live memory.
+        traced_bytes: u64 = process.live_bytes.0,
+        /// Sum of the parts that were measured or counted.
+        measured_bytes: u64 = sums.measured,
+        /// Sum of the parts that are bounded.
+        bounded_bytes: u64 = sums.bounded,
+        /// Sum of the parts that are estimated.
+        estimated_bytes: u64 = sums.estimated,
+        /// Absolute value of the part `rest`.
+        unexplained_bytes: u64 = sums.unexplained,
+        /// Parts, largest first; `rest` is the last.
+        parts: Vec<PartJson> = explanation.parts.iter().map(PartJson::new).collect(),
+        /// Cost of objects by kind and site, most expensive first.
+        objects: Vec<ObjectCostJson> =
+            explanation.objects.iter().map(ObjectCostJson::new).collect(),
+    }
 
-/// A part of the memory of a process.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PartJson {
-    /// What it is: `library`, `context`, `modules`, …, `rest`.
-    pub part: String,
-    /// Library, for the part `library`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub library: Option<String>,
-    /// Description.
-    pub description: String,
-    /// Size; only `rest` can be negative: traced memory that the driver does not report yet.
-    pub bytes: i64,
-    /// Lower bound.
-    pub min_bytes: u64,
-    /// Upper bound.
-    pub max_bytes: u64,
-    /// `measured`, `bounded` or `estimated`.
-    pub precision: String,
-    /// Number of allocations, objects or kernels; absent where that does not apply.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<u64>,
-    /// What can be done about it.
-    pub advice: String,
-}
+    /// A part of the memory of a process.
+    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct PartJson(of: &ExplainedPart<'_>)
+    let {
+        let from = match &of.cause {
+            PartCause::Library(view) => Some(sanitized(&view.library)),
+            PartCause::Overhead(_) | PartCause::Rest => None,
+        };
+    }
+    {
+        /// What it is: `library`, `context`, `modules`, …, `rest`.
+        part: String = of.cause.name().to_owned(),
+        /// Library, for the part `library`.
+        library?: Option<String> = from,
+        /// Description.
+        description: String =
+            sanitize_up_to(&of.cause.title(of.count), MAX_TEXT_CHARS).into_owned(),
+        /// Size; only `rest` can be negative: traced memory that the driver does not report yet.
+        bytes: i64 = of.bytes,
+        /// Lower bound.
+        min_bytes: u64 = of.min,
+        /// Upper bound.
+        max_bytes: u64 = of.max,
+        /// `measured`, `bounded` or `estimated`.
+        precision: String = of.precision.name().to_owned(),
+        /// Number of allocations, objects or kernels; absent where that does not apply.
+        count?: Option<u64> = Some(of.count).filter(|count| *count > 0),
+        /// What can be done about it.
+        advice: String = of.cause.advice().to_owned(),
+    }
 
-/// Device memory of the objects of one kind from one site.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ObjectCostJson {
-    /// Kind.
-    pub kind: String,
-    /// Site, as in `sites` of a trace.
-    pub site: String,
-    /// Line and function.
-    pub location: String,
-    /// Live objects.
-    pub live: u64,
-    /// Objects whose creation was measured.
-    pub measured: u64,
-    /// Memory of all live objects.
-    pub bytes: u64,
-    /// Mean of one object.
-    pub bytes_each: u64,
-    /// Lower bound of the mean.
-    pub min_bytes_each: u64,
-    /// Upper bound of the mean.
-    pub max_bytes_each: u64,
+    /// Device memory of the objects of one kind from one site.
+    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct ObjectCostJson(cost: &ObjectCostView) {
+        /// Kind.
+        kind: String = cost.kind.name().to_owned(),
+        /// Site, as in `sites` of a trace.
+        site: String = cost.site.to_string(),
+        /// Line and function.
+        location: String =
+            sanitize_up_to(&stack_location(&cost.frames), MAX_TEXT_CHARS).into_owned(),
+        /// Live objects.
+        live: u64 = cost.live,
+        /// Objects whose creation was measured.
+        measured: u64 = cost.measured,
+        /// Memory of all live objects.
+        bytes: u64 = cost.total().0,
+        /// Mean of one object.
+        bytes_each: u64 = cost.bytes.0,
+        /// Lower bound of the mean.
+        min_bytes_each: u64 = cost.min.0,
+        /// Upper bound of the mean.
+        max_bytes_each: u64 = cost.max.0,
+    }
 }
 
 impl ExplainReport {
@@ -139,68 +157,6 @@ fn explained(
     let running = snapshot.processes.iter().filter(|process| process.ended.is_none());
     let wanted = running.filter(move |process| is_wanted(process));
     wanted.filter_map(Explanation::of).map(|explanation| ExplainedProcess::new(&explanation))
-}
-
-impl ExplainedProcess {
-    fn new(explanation: &Explanation<'_>) -> Self {
-        let process = explanation.process;
-        let identity = &process.identity;
-        let program = identity.program.as_deref().unwrap_or(&process.name);
-        let sums = explanation.sums();
-        Self {
-            pid: process.key.pid.0,
-            program: sanitize(program).into_owned(),
-            user: identity.user.as_deref().map(|user| sanitize(user).into_owned()),
-            time: String::new(),
-            exited: false,
-            settled: process.overhead.is_settled,
-            before_trace: process.before_trace,
-            driver_bytes: explanation.driver_bytes.0,
-            traced_bytes: process.live_bytes.0,
-            measured_bytes: sums.measured,
-            bounded_bytes: sums.bounded,
-            estimated_bytes: sums.estimated,
-            unexplained_bytes: sums.unexplained,
-            parts: explanation.parts.iter().map(PartJson::new).collect(),
-            objects: explanation.objects.iter().map(ObjectCostJson::new).collect(),
-        }
-    }
-}
-
-impl PartJson {
-    pub(crate) fn new(part: &ExplainedPart<'_>) -> Self {
-        let library = match &part.cause {
-            PartCause::Library(view) => Some(sanitize(&view.library).into_owned()),
-            PartCause::Overhead(_) | PartCause::Rest => None,
-        };
-        Self {
-            part: part.cause.name().to_owned(),
-            library,
-            description: sanitize_up_to(&part.cause.title(part.count), MAX_TEXT_CHARS).into_owned(),
-            bytes: part.bytes,
-            min_bytes: part.min,
-            max_bytes: part.max,
-            precision: part.precision.name().to_owned(),
-            count: Some(part.count).filter(|count| *count > 0),
-            advice: part.cause.advice().to_owned(),
-        }
-    }
-}
-
-impl ObjectCostJson {
-    fn new(cost: &ObjectCostView) -> Self {
-        Self {
-            kind: cost.kind.name().to_owned(),
-            site: cost.site.to_string(),
-            location: sanitize_up_to(&stack_location(&cost.frames), MAX_TEXT_CHARS).into_owned(),
-            live: cost.live,
-            measured: cost.measured,
-            bytes: cost.total().0,
-            bytes_each: cost.bytes.0,
-            min_bytes_each: cost.min.0,
-            max_bytes_each: cost.max.0,
-        }
-    }
 }
 
 /// Explanations over time: of running processes the newest, of exited ones that of their highest

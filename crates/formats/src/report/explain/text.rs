@@ -4,28 +4,29 @@ use std::io::{self, Write};
 
 use super::{ExplainReport, ExplainedProcess, ObjectCostJson, PartJson};
 use crate::report::live::text::TextStyle;
+use crate::report::tables::ColumnSpec;
 use crate::report::view::compact_size;
-use crate::report::view::table::{self, Column};
+use crate::report::view::table;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum number of characters of a text.
 const MAX_CELL_CHARS: usize = 200;
 
-const PARTS: [Column; 5] = [
-    Column::right("SIZE"),
-    Column::right("SHARE"),
-    Column::left("PRECISION"),
-    Column::flexible("PART", 20),
-    Column::flexible("WHAT HELPS", 16),
+const PARTS: [ColumnSpec; 5] = [
+    ColumnSpec::right("SIZE", 0),
+    ColumnSpec::right("SHARE", 0),
+    ColumnSpec::left("PRECISION", 0),
+    ColumnSpec::flexible("PART", 20, 0),
+    ColumnSpec::flexible("WHAT HELPS", 16, 0),
 ];
 
-const OBJECTS: [Column; 6] = [
-    Column::right("TOTAL"),
-    Column::right("EACH"),
-    Column::left("BOUNDS"),
-    Column::right("LIVE"),
-    Column::left("KIND"),
-    Column::flexible("AT", 12),
+const OBJECTS: [ColumnSpec; 6] = [
+    ColumnSpec::right("TOTAL", 0),
+    ColumnSpec::right("EACH", 0),
+    ColumnSpec::left("BOUNDS", 0),
+    ColumnSpec::right("LIVE", 0),
+    ColumnSpec::left("KIND", 0),
+    ColumnSpec::flexible("AT", 12, 0),
 ];
 
 /// Writes the report, with at most `top` rows per list of objects. It may come from another host, so
@@ -65,7 +66,7 @@ fn write_process(
     writeln!(out, "{}", style.bold(&sanitize(&head)))?;
     let all = process.driver_bytes;
     let rows: Vec<_> = process.parts.iter().map(|part| cells(part, all)).collect();
-    lines(out, &PARTS, &rows, style)?;
+    table::write(out, &PARTS, &rows, style)?;
     let share = |bytes: u64| percent(bytes, all);
     writeln!(
         out,
@@ -81,26 +82,13 @@ fn write_process(
     if !process.objects.is_empty() {
         writeln!(out, "\nObjects by site")?;
         let rows: Vec<_> = process.objects.iter().take(top).map(object_cells).collect();
-        lines(out, &OBJECTS, &rows, style)?;
+        table::write(out, &OBJECTS, &rows, style)?;
         let more = process.objects.len().saturating_sub(top);
         if more > 0 {
             writeln!(out, "{}", style.dim(&format!("… {more} more")))?;
         }
     }
     Ok(())
-}
-
-fn lines(
-    out: &mut dyn Write,
-    columns: &[Column],
-    rows: &[Vec<String>],
-    style: TextStyle,
-) -> io::Result<()> {
-    let mut lines = table::lines(columns, rows, style.width).into_iter();
-    for title in lines.by_ref().take(1) {
-        writeln!(out, "{}", style.dim(&title))?;
-    }
-    lines.try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn cells(part: &PartJson, all: u64) -> Vec<String> {

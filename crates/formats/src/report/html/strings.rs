@@ -110,12 +110,7 @@ impl<'a> StringTable<'a> {
         if let Some(known) = self.frames.get(&id) {
             return *known;
         }
-        let function = if frame.function.is_empty() {
-            let reason = frame.unknown.map_or("not known", |unknown| unknown.reason());
-            self.text(&format!("({reason})"))
-        } else {
-            self.text(&frame.function)
-        };
+        let function = self.text(&frames::function(frame));
         let mut or_none = |text: &Option<std::sync::Arc<str>>| match text {
             Some(text) => json!(self.text(text)),
             None => Value::Null,

@@ -3,7 +3,7 @@
 pub mod json;
 pub mod text;
 
-use engine::model::activity::{LaunchTarget, NameSource, UnnamedReason, bandwidth_of};
+use engine::model::activity::{LaunchTarget, UnnamedReason, bandwidth_of};
 use engine::model::units::Nanos;
 use engine::snapshot::{CopyView, KernelView, Snapshot};
 
@@ -29,15 +29,6 @@ fn same(name: String) -> KernelName {
     KernelName { short: name.clone(), full: name }
 }
 
-/// Returns why a kernel has no name, as a word.
-pub(crate) const fn unnamed_reason_name(reason: UnnamedReason) -> &'static str {
-    match reason {
-        UnnamedReason::BeforeTrace => "before_trace",
-        UnnamedReason::Unreadable => "unreadable",
-        UnnamedReason::Lost => "lost",
-    }
-}
-
 /// Returns why a kernel has no name, as a phrase.
 pub(crate) const fn unnamed_reason(reason: UnnamedReason) -> &'static str {
     match reason {
@@ -46,14 +37,6 @@ pub(crate) const fn unnamed_reason(reason: UnnamedReason) -> &'static str {
         }
         UnnamedReason::Unreadable => "its name could not be read from process memory",
         UnnamedReason::Lost => "the event with its name was lost",
-    }
-}
-
-/// Returns the source of a name, as a word.
-pub(crate) const fn name_source(by: NameSource) -> &'static str {
-    match by {
-        NameSource::Call => "call",
-        NameSource::Memory => "memory",
     }
 }
 

@@ -4,7 +4,7 @@ use engine::view::{GpuRow, View};
 
 use crate::WallClock;
 use crate::report::view::text;
-use crate::report::view::units::{compact_size, duration_words, signed_size};
+use crate::report::view::units::compact_size;
 
 /// Texts of a GPU.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,34 +26,19 @@ pub struct GpuTexts {
 /// Returns the texts of a GPU.
 #[must_use]
 pub fn texts(gpu: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> GpuTexts {
-    let growth = match gpu.growth_per_hour {
-        Some(0) => "steady".to_owned(),
-        Some(growth) => format!("{}/h", signed_size(growth)),
-        None => String::new(),
-    };
-    let full = text::forecast(gpu).map_or_else(String::new, |time| {
-        let at = engine::model::units::Timestamp(view.at.0.saturating_add(time.0));
-        format!("FULL IN {} ({})", duration_words(time), clock.minute(at))
-    });
+    let full = text::full_at(gpu, view, clock);
     let both = gpu.used.zip(gpu.total);
-    let used = match (both, gpu.total) {
-        (Some((used, total)), _) => text::used_of_total(used, total, 1),
-        (None, Some(total)) => format!("{} of {total} traced", gpu.traced),
-        (None, None) => format!("{} traced", gpu.traced),
-    };
     let [traced, untracked] = [gpu.traced, gpu.untracked].map(|bytes| compact_size(bytes.0));
-    let other = gpu.used.map_or_else(String::new, |used| {
-        let other = used.0.saturating_sub(gpu.traced.0).saturating_sub(gpu.untracked.0);
-        format!("  other {}", compact_size(other))
-    });
+    let other = gpu.used.map(|_| format!("  other {}", compact_size(text::other(gpu))));
     GpuTexts {
         name: text::gpu_name(gpu),
-        used,
+        used: text::usage(gpu),
         share: both.map(|(used, total)| used.0 as f64 / total.0.max(1) as f64),
-        growth,
-        full,
+        growth: text::growth(gpu),
+        full: full.map(|at| format!("FULL IN {at}")).unwrap_or_default(),
         parts: format!(
-            "traced {traced}  untracked {untracked}{other}  processes {}",
+            "traced {traced}  untracked {untracked}{}  processes {}",
+            other.unwrap_or_default(),
             gpu.processes
         ),
     }

@@ -4,7 +4,7 @@ use engine::view::Leak;
 
 use super::ColumnSpec;
 use crate::report::live::text::format_age;
-use crate::report::view::{held, leak_location, rate};
+use crate::report::view::{held, leak_location, leak_pids, rate};
 use crate::sanitize::sanitize;
 
 /// Columns.
@@ -23,13 +23,10 @@ pub const COLUMNS: [ColumnSpec; 9] = [
 /// Returns the cells of leak `number`.
 #[must_use]
 pub fn cells(number: usize, leak: &Leak<'_>) -> Vec<String> {
-    let first = leak.processes.first().and_then(|process| process.pid);
-    let pid = first.map_or_else(|| "exited".to_owned(), |pid| pid.to_string());
-    let more = leak.processes.len().saturating_sub(1);
     let (size, count) = held(leak);
     vec![
         number.to_string(),
-        if more > 0 { format!("{pid}+{more}") } else { pid },
+        leak_pids(leak),
         sanitize(&leak.program).into_owned(),
         sanitize(&leak_location(leak)).into_owned(),
         size,

@@ -12,29 +12,34 @@ pub mod sites;
 pub mod stack;
 pub mod tensors;
 
-/// A column of a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+use serde::Serialize;
+
+/// A column of a table. Pages get its title and alignment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct ColumnSpec {
     /// Title.
     pub title: &'static str,
     /// Whether cells are aligned to the right.
+    #[serde(rename = "right")]
     pub is_right: bool,
     /// Minimum width to which it may be shortened; `None` if it may not.
+    #[serde(skip)]
     pub shrinks_to: Option<usize>,
     /// Columns with a higher rank are left out first where the width does not suffice for all.
+    #[serde(skip)]
     pub rank: u8,
 }
 
 impl ColumnSpec {
-    const fn right(title: &'static str, rank: u8) -> Self {
+    pub(crate) const fn right(title: &'static str, rank: u8) -> Self {
         Self { title, is_right: true, shrinks_to: None, rank }
     }
 
-    const fn left(title: &'static str, rank: u8) -> Self {
+    pub(crate) const fn left(title: &'static str, rank: u8) -> Self {
         Self { title, is_right: false, shrinks_to: None, rank }
     }
 
-    const fn flexible(title: &'static str, min: usize, rank: u8) -> Self {
+    pub(crate) const fn flexible(title: &'static str, min: usize, rank: u8) -> Self {
         Self { title, is_right: false, shrinks_to: Some(min), rank }
     }
 }

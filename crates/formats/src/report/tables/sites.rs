@@ -65,7 +65,7 @@ pub fn cells(
 }
 
 /// Returns `leak, likely` or `plateau`.
-fn label(verdict: &SiteVerdict) -> String {
+pub(crate) fn label(verdict: &SiteVerdict) -> String {
     match verdict.verdict {
         engine::verdict::Verdict::Leak => format!("leak, {}", verdict.confidence.name()),
         other => verdict_label(other).to_owned(),

@@ -4,12 +4,15 @@ use std::io::{self, Write};
 
 use engine::view::{GpuRow, Leak, NotFreedRow, ProcessRow, ProcessState, View};
 
-use super::table::{self, Column};
-use super::text::{forecast, gpu_name, spread, state, too_early, used_gpus, used_of_total};
-use super::units::{compact_size, duration_words, mark, signed_size};
+use super::table;
+use super::text::{
+    forecast, gpu_name, growth, other, spread, state, too_early, used_gpus, used_of_total,
+};
+use super::units::{compact_size, duration_words, mark};
 use super::{held, leak_location, notes, rate, stack_location};
 use crate::WallClock;
 use crate::report::live::text::TextStyle;
+use crate::report::tables::ColumnSpec;
 use crate::sanitize::sanitize;
 
 /// Writes the end of a report: verdict, GPUs, leaks, advice, memory not freed at exit, notes. At
@@ -99,21 +102,19 @@ fn note_mark(view: &View<'_>, name: &str) -> String {
 
 fn gpu_line(gpu: &GpuRow<'_>, before: &str) -> String {
     let name = gpu_name(gpu);
-    let growth = match gpu.growth_per_hour {
-        Some(0) => "; steady".to_owned(),
-        Some(growth) => format!("; {}/h", signed_size(growth)),
-        None => String::new(),
+    let growth = match &*growth(gpu) {
+        "" => String::new(),
+        growth => format!("; {growth}"),
     };
     let Some((used, total)) = gpu.used.zip(gpu.total) else {
         return format!("{name}: {} traced{growth}", gpu.traced);
     };
-    let other = used.0.saturating_sub(gpu.traced.0).saturating_sub(gpu.untracked.0);
     format!(
         "{name}: {} used: {} traced, {} untracked{before}, {} other{growth}",
         used_of_total(used, total, 2),
         compact_size(gpu.traced.0),
         compact_size(gpu.untracked.0),
-        compact_size(other),
+        compact_size(other(gpu)),
     )
 }
 
@@ -124,16 +125,16 @@ fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> 
         let place = leak_location(leak);
         !place.starts_with(&*leak.program)
     });
-    let mut columns = vec![Column::right(""), Column::right("PID")];
+    let mut columns = vec![ColumnSpec::right("", 0), ColumnSpec::right("PID", 0)];
     if with_program {
-        columns.push(Column::flexible("PROGRAM", 8));
+        columns.push(ColumnSpec::flexible("PROGRAM", 8, 0));
     }
     columns.extend([
-        Column::flexible("LEAKS AT", 16),
-        Column::right("HOLDS"),
-        Column::left(""),
-        Column::right("GROWS"),
-        Column::left("CONFIDENCE"),
+        ColumnSpec::flexible("LEAKS AT", 16, 0),
+        ColumnSpec::right("HOLDS", 0),
+        ColumnSpec::left("", 0),
+        ColumnSpec::right("GROWS", 0),
+        ColumnSpec::left("CONFIDENCE", 0),
     ]);
     let rows: Vec<Vec<String>> = shown
         .iter()
@@ -156,7 +157,7 @@ fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> 
 }
 
 /// Returns the process of a leak that grows fastest, and the number of others: `1463+2`.
-pub(super) fn leak_pids(leak: &Leak<'_>) -> String {
+pub(crate) fn leak_pids(leak: &Leak<'_>) -> String {
     let first = leak.processes.first().and_then(|process| process.pid);
     let pid = first.map_or_else(|| "exited".to_owned(), |pid| pid.to_string());
     let more = leak.processes.len().saturating_sub(1);
@@ -188,14 +189,11 @@ fn advice(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) ->
             None => causes.push((text, vec![index + 1])),
         }
     }
-    let numbers = |leaks: &[usize]| ranges(leaks);
-    let width = causes.iter().map(|(_, leaks)| numbers(leaks).len()).max().unwrap_or(0);
+    let width = causes.iter().map(|(_, leaks)| ranges(leaks).len()).max().unwrap_or(0);
     for (index, (text, leaks)) in causes.iter().enumerate() {
         let label = if index == 0 { "TRY" } else { "" };
-        let head = format!("{label:<3} {:<width$}  ", numbers(leaks));
-        for line in table::wrap(&format!("{head}{text}"), style.width, head.len()) {
-            writeln!(out, "{line}")?;
-        }
+        let head = format!("{label:<3} {:<width$}  ", ranges(leaks));
+        write_wrapped(out, &format!("{head}{text}"), style.width, head.len())?;
     }
     Ok(())
 }
@@ -214,12 +212,12 @@ fn ranges(numbers: &[usize]) -> String {
     parts.join(",")
 }
 
-const NOT_FREED_COLUMNS: [Column; 5] = [
-    Column::right("PID"),
-    Column::flexible("PROGRAM", 8),
-    Column::right("NOT FREED"),
-    Column::left(""),
-    Column::flexible("ALLOCATED AT", 16),
+const NOT_FREED_COLUMNS: [ColumnSpec; 5] = [
+    ColumnSpec::right("PID", 0),
+    ColumnSpec::flexible("PROGRAM", 8, 0),
+    ColumnSpec::right("NOT FREED", 0),
+    ColumnSpec::left("", 0),
+    ColumnSpec::flexible("ALLOCATED AT", 16, 0),
 ];
 
 /// Writes memory that ended processes had not freed.
@@ -250,9 +248,7 @@ fn not_freed(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize)
     let shown = view.not_freed.len().min(top);
     let rows: Vec<_> = view.not_freed.iter().take(shown).map(row).collect();
     writeln!(out)?;
-    for (index, line) in table::lines(&NOT_FREED_COLUMNS, &rows, style.width).iter().enumerate() {
-        writeln!(out, "{}", if index == 0 { style.dim(line) } else { line.clone() })?;
-    }
+    table::write(out, &NOT_FREED_COLUMNS, &rows, style)?;
     omitted(out, view.not_freed.len(), shown, "sites", style)
 }
 

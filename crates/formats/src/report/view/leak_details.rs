@@ -115,7 +115,7 @@ pub(crate) fn fold_phrase(folded: &[&Frame]) -> Option<String> {
     let mut names: Vec<String> = Vec::new();
     for frame in folded {
         let path = frame.module.as_deref().or(frame.file.as_deref()).unwrap_or_default();
-        let name = sanitize(super::base(path)).into_owned();
+        let name = sanitize(frames::base(path)).into_owned();
         if !name.is_empty() && !names.contains(&name) {
             names.push(name);
         }

@@ -11,8 +11,8 @@ pub(crate) mod table;
 pub mod text;
 pub(crate) mod units;
 
-pub(crate) use last::headline;
 pub use last::write_last;
+pub(crate) use last::{headline, leak_pids};
 pub(crate) use leak_details::fold_phrase;
 pub use leak_details::write_leak;
 pub use notes::text as note_text;
@@ -27,7 +27,7 @@ use engine::model::stack::{CallStack, Frame, Language, SiteName};
 use engine::model::units::Bytes;
 use engine::view::{GpuFacts, Leak, LeakResource};
 
-use super::analysis::frames;
+use super::analysis::frames::{self, base};
 use super::verdict;
 use crate::export::GpuLabel;
 
@@ -77,20 +77,13 @@ fn location(stack: &CallStack, lines: &[u32]) -> String {
 /// Maximum number of lines in a location.
 const MAX_LINES: usize = 4;
 
-/// Returns the last component of a path.
-fn base(path: &str) -> &str {
-    path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
-}
-
 /// Returns the function without parameters, template arguments and namespaces; a method keeps its
 /// class, if that is written with a capital letter.
 fn short_function(frame: &Frame) -> String {
-    let name = &*frame.function;
-    if name.is_empty() {
-        return format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()));
-    }
-    if frame.language != Language::Native || name.starts_with('<') {
-        return name.to_owned();
+    let name = frames::function(frame);
+    let is_plain = frame.function.is_empty() || frame.language != Language::Native;
+    if is_plain || name.starts_with('<') {
+        return name.into_owned();
     }
     let mut depth = 0_u32;
     let mut plain = String::new();
@@ -108,7 +101,7 @@ fn short_function(frame: &Frame) -> String {
     let parts: Vec<&str> =
         word.unwrap_or_default().split("::").filter(|part| !part.is_empty()).collect();
     match parts[..] {
-        [] => name.to_owned(),
+        [] => name.into_owned(),
         [.., class, function] if class.starts_with(char::is_uppercase) => {
             format!("{class}::{function}")
         }

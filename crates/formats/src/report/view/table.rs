@@ -1,47 +1,26 @@
 //! Tables that fit a width: the flexible column is shortened.
 
+use std::io::{self, Write};
+
+use crate::report::live::text::TextStyle;
 use crate::report::tables::ColumnSpec;
 
-/// Alignment of a column.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Align {
-    Left,
-    Right,
-}
-
-/// A column of a table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
-    pub(crate) title: &'static str,
-    pub(crate) align: Align,
-    /// Minimum width to which it may be shortened; `None` if it may not.
-    pub(crate) shrinks_to: Option<usize>,
-}
-
-impl From<ColumnSpec> for Column {
-    fn from(spec: ColumnSpec) -> Self {
-        let align = if spec.is_right { Align::Right } else { Align::Left };
-        Self { title: spec.title, align, shrinks_to: spec.shrinks_to }
+/// Writes a table; the title line is dim.
+pub(crate) fn write(
+    out: &mut dyn Write,
+    columns: &[ColumnSpec],
+    rows: &[Vec<String>],
+    style: TextStyle,
+) -> io::Result<()> {
+    for (index, line) in lines(columns, rows, style.width).iter().enumerate() {
+        writeln!(out, "{}", if index == 0 { style.dim(line) } else { line.clone() })?;
     }
-}
-
-impl Column {
-    pub(crate) const fn left(title: &'static str) -> Self {
-        Self { title, align: Align::Left, shrinks_to: None }
-    }
-
-    pub(crate) const fn right(title: &'static str) -> Self {
-        Self { title, align: Align::Right, shrinks_to: None }
-    }
-
-    pub(crate) const fn flexible(title: &'static str, min: usize) -> Self {
-        Self { title, align: Align::Left, shrinks_to: Some(min) }
-    }
+    Ok(())
 }
 
 /// Lays out a table: the title line and one line per row, each at most `width` characters if the
 /// flexible columns can be shortened far enough. Texts must be sanitized.
-pub(crate) fn lines(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<String> {
+pub(crate) fn lines(columns: &[ColumnSpec], rows: &[Vec<String>], width: usize) -> Vec<String> {
     let titles: Vec<String> = columns.iter().map(|column| column.title.to_owned()).collect();
     let all = || std::iter::once(&titles).chain(rows);
     let mut widths: Vec<usize> = (0..columns.len())
@@ -49,13 +28,10 @@ pub(crate) fn lines(columns: &[Column], rows: &[Vec<String>], width: usize) -> V
         .map(|width| width.unwrap_or(0))
         .collect();
     shrink(columns, &mut widths, width);
-    let cell = |text: &str, column: &Column, width: usize| {
+    let cell = |text: &str, column: &ColumnSpec, width: usize| {
         let text = shorten(text, width);
         let fill = " ".repeat(width.saturating_sub(length(&text)));
-        match column.align {
-            Align::Left => text + &fill,
-            Align::Right => fill + &text,
-        }
+        if column.is_right { fill + &text } else { text + &fill }
     };
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(columns).zip(&widths);
@@ -67,7 +43,7 @@ pub(crate) fn lines(columns: &[Column], rows: &[Vec<String>], width: usize) -> V
 }
 
 /// Shortens flexible columns, the widest first, until the line fits.
-fn shrink(columns: &[Column], widths: &mut [usize], width: usize) {
+fn shrink(columns: &[ColumnSpec], widths: &mut [usize], width: usize) {
     let gaps = columns.len().saturating_sub(1);
     loop {
         let total = widths.iter().sum::<usize>() + gaps;
@@ -153,8 +129,11 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    const COLUMNS: [Column; 3] =
-        [Column::right("PID"), Column::flexible("PROGRAM", 4), Column::left("AT")];
+    const COLUMNS: [ColumnSpec; 3] = [
+        ColumnSpec::right("PID", 0),
+        ColumnSpec::flexible("PROGRAM", 4, 0),
+        ColumnSpec::left("AT", 0),
+    ];
 
     fn rows() -> Vec<Vec<String>> {
         let row = |cells: [&str; 3]| cells.map(ToOwned::to_owned).to_vec();

@@ -3,10 +3,10 @@
 
 use std::io::{self, Write};
 
-use engine::model::units::{Bytes, Nanos};
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::view::{GpuRow, ProcessRow, ProcessState, View};
 
-use super::table::{self, Column};
+use super::table;
 use super::units::{compact_size, duration_words, signed_size};
 use crate::WallClock;
 use crate::report::live::text::TextStyle;
@@ -79,8 +79,30 @@ pub(crate) fn used_of_total(used: Bytes, total: Bytes, digits: usize) -> String 
     format!("{used:.digits$} of {total:.digits$} {name}")
 }
 
+/// Returns used and total memory, or what was traced.
+pub(crate) fn usage(gpu: &GpuRow<'_>) -> String {
+    match (gpu.used, gpu.total) {
+        (Some(used), Some(total)) => used_of_total(used, total, 1),
+        (_, Some(total)) => format!("{} of {total} traced", gpu.traced),
+        (_, None) => format!("{} traced", gpu.traced),
+    }
+}
+
+/// Returns used memory that neither traced programs nor their contexts hold.
+pub(crate) fn other(gpu: &GpuRow<'_>) -> u64 {
+    let used = gpu.used.map_or(0, |used| used.0);
+    used.saturating_sub(gpu.traced.0).saturating_sub(gpu.untracked.0)
+}
+
+/// Returns `12 min (22:30)`: when a GPU is full, unless that is far away.
+pub(crate) fn full_at(gpu: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> Option<String> {
+    let time = forecast(gpu)?;
+    let at = Timestamp(view.at.0.saturating_add(time.0));
+    Some(format!("{} ({})", duration_words(time), clock.minute(at)))
+}
+
 /// Returns the growth of a GPU: `+4.87G/h`, `steady`; empty if it is unknown.
-pub(super) fn growth(gpu: &GpuRow<'_>) -> String {
+pub(crate) fn growth(gpu: &GpuRow<'_>) -> String {
     match gpu.growth_per_hour {
         Some(0) => "steady".to_owned(),
         Some(growth) => format!("{}/h", signed_size(growth)),
@@ -109,15 +131,13 @@ fn gpu_line(gpu: &GpuRow<'_>, width: usize) -> String {
 /// Returns the verdict on the whole, and whether it is an alarm.
 #[must_use]
 pub fn verdict_line(view: &View<'_>, clock: &WallClock) -> (String, bool) {
-    let full = view.first_full().and_then(|gpu| Some((gpu, forecast(gpu)?)));
-    let full = full.map(|(gpu, time)| {
+    let full = view.first_full().and_then(|gpu| Some((gpu, full_at(gpu, view, clock)?)));
+    let full = full.map(|(gpu, at)| {
         let name = match used_gpus(view).len() {
             1 => String::new(),
             _ => format!("{} is ", gpu_name(gpu)),
         };
-        let at = engine::model::units::Timestamp(view.at.0.saturating_add(time.0));
-        let (time, at) = (duration_words(time), clock.minute(at));
-        format!("{name}FULL IN {time} ({at}) if growth continues")
+        format!("{name}FULL IN {at} if growth continues")
     });
     let (leaking, all) = (view.leaking_processes(), view.processes.len());
     let state = match (leaking, view.wait) {
@@ -172,7 +192,7 @@ fn write_processes(out: &mut dyn Write, view: &View<'_>, style: TextStyle) -> io
     let hidden: Vec<_> = listed.drain(count.min(listed.len())..).collect();
     let rest: Vec<_> = hidden.into_iter().chain(rest).collect();
     let rows: Vec<_> = listed.iter().map(|row| cells(row, view)).collect();
-    let columns = SHOWN.map(|column| Column::from(column.spec()));
+    let columns = SHOWN.map(ProcessColumn::spec);
     let mut lines = table::lines(&columns, &rows, style.width).into_iter();
     for title in lines.by_ref().take(1) {
         writeln!(out, "{}", style.dim(&title))?;

@@ -4,7 +4,7 @@ use engine::analysis::diff::{DiffRow, DiffSide, Trend};
 use engine::model::units::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section, Table};
-use super::super::{DiffView, frames, omitted_note};
+use super::super::{DiffView, frames};
 
 pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Document {
     let diff = comparison.diff;
@@ -37,14 +37,9 @@ pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Docume
     ];
     let changed: Vec<_> = diff.rows.iter().filter(|row| row.trend != Trend::Same).collect();
     let shown = comparison.after.shown(changed.len());
-    let section = Section {
-        table: Table {
-            columns: vec!["never freed", "after", "peak", "count", "kind", "change", "site"],
-            rows: changed.iter().take(shown).map(|row| short(row, comparison)).collect(),
-        },
-        after: omitted_note(changed.len(), shown).into_iter().collect(),
-        ..Section::default()
-    };
+    let columns = ["never freed", "after", "peak", "count", "kind", "change", "site"];
+    let rows = changed.iter().take(shown).map(|row| short(row, comparison));
+    let section = Section::list("", &columns, rows, changed.len());
     let mut notes = comparison.before.notes(false);
     notes.extend(comparison.after.notes(false));
     let alarm = after.bytes > before.bytes;

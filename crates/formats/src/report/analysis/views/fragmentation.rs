@@ -87,26 +87,20 @@ pub(in crate::report::analysis) fn document(view: &FragmentationView) -> Documen
     lines.extend(
         view.advice.iter().map(|one| Line::Plain(format!("{}: {}", one.action, one.reason))),
     );
-    let section = Section {
-        title: "Pools".to_owned(),
-        table: Table {
-            columns: vec![
-                "device",
-                "pid",
-                "pool",
-                "stream",
-                "reserved",
-                "active",
-                "largest free",
-                "internal",
-                "external",
-                "releasable",
-                "fragmented",
-            ],
-            rows: view.pools.iter().map(row).collect(),
-        },
-        ..Section::default()
-    };
+    let columns = [
+        "device",
+        "pid",
+        "pool",
+        "stream",
+        "reserved",
+        "active",
+        "largest free",
+        "internal",
+        "external",
+        "releasable",
+        "fragmented",
+    ];
+    let section = Section::list("Pools", &columns, view.pools.iter().map(row), view.pools.len());
     Document { headline, lines, sections: vec![section], ..Document::default() }
 }
 
@@ -122,14 +116,10 @@ fn stream(pool: &PoolRow) -> Cell {
     pool.stream.map_or(Cell::Empty, |stream| Cell::Address(stream.0))
 }
 
-fn process(pool: &PoolRow) -> Cell {
-    pool.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string()))
-}
-
 fn row(pool: &PoolRow) -> Vec<Cell> {
     vec![
         device(pool.device),
-        process(pool),
+        Cell::pid(pool.pid),
         Cell::Text(pool.pool.clone()),
         stream(pool),
         bytes(pool.reserved_bytes),
@@ -157,7 +147,7 @@ pub(in crate::report::analysis) fn table(view: &FragmentationView) -> Table {
             share(pool.external),
             bytes(pool.releasable_bytes),
             bytes(pool.stuck_bytes),
-            process(pool),
+            Cell::pid(pool.pid),
         ]
     };
     let columns = vec![

@@ -8,7 +8,7 @@ use engine::model::units::{Bytes, Nanos};
 use engine::verdict::{Anomaly, AnomalyKind, Evidence, SiteVerdict};
 
 use super::super::document::{Cell, Document, Line, Section, Table};
-use super::super::{AnalyzedFile, frames, location, omitted_note};
+use super::super::{AnalyzedFile, frames, location};
 use crate::import::FileState;
 use crate::report::live::text::{format_age, format_count};
 use crate::report::verdict::{kind, live, verdict_label};
@@ -88,15 +88,9 @@ fn other_verdicts(verdicts: &[SiteVerdict], file: &AnalyzedFile<'_>) -> Section 
             frames::cell_of(&one.frames),
         ]
     };
-    Section {
-        title: "Sites that do not leak".to_owned(),
-        table: Table {
-            columns: vec!["verdict", "kind", "live", "allocated", "freed", "pid", "site"],
-            rows: verdicts.iter().take(shown).map(row).collect(),
-        },
-        after: omitted_note(verdicts.len(), shown).into_iter().collect(),
-        ..Section::default()
-    }
+    let columns = ["verdict", "kind", "live", "allocated", "freed", "pid", "site"];
+    let rows = verdicts.iter().take(shown).map(row);
+    Section::list("Sites that do not leak", &columns, rows, verdicts.len())
 }
 
 fn anomalies(anomalies: &[Anomaly], file: &AnalyzedFile<'_>) -> Section {
@@ -122,15 +116,8 @@ fn anomalies(anomalies: &[Anomaly], file: &AnalyzedFile<'_>) -> Section {
             frames::cell_of(&anomaly.frames),
         ]
     };
-    Section {
-        title: "Anomalies".to_owned(),
-        table: Table {
-            columns: vec!["time", "bytes", "baseline", "type", "kind", "pid", "site"],
-            rows: anomalies.iter().take(shown).map(row).collect(),
-        },
-        after: omitted_note(anomalies.len(), shown).into_iter().collect(),
-        ..Section::default()
-    }
+    let columns = ["time", "bytes", "baseline", "type", "kind", "pid", "site"];
+    Section::list("Anomalies", &columns, anomalies.iter().take(shown).map(row), anomalies.len())
 }
 
 /// `device 12.00 MiB, async 1.00 MiB`.
@@ -152,15 +139,8 @@ fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Sectio
             frames::cell(&file.info.stacks, leak.key.site),
         ]
     };
-    Section {
-        title: title.to_owned(),
-        table: Table {
-            columns: vec!["bytes", "count", "kind", "device", "pid", "site"],
-            rows: leaks.iter().take(shown).map(row).collect(),
-        },
-        after: omitted_note(leaks.len(), shown).into_iter().collect(),
-        ..Section::default()
-    }
+    let columns = ["bytes", "count", "kind", "device", "pid", "site"];
+    Section::list(title, &columns, leaks.iter().take(shown).map(row), leaks.len())
 }
 
 /// Returns every site with its verdict, suspects first.
@@ -188,7 +168,7 @@ pub(in crate::report::analysis) fn table(state: &FileState, file: &AnalyzedFile<
             span(evidence.longest_life),
             Cell::Text(kind(one.resource).to_owned()),
             device_number(one.device),
-            one.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+            Cell::pid(one.pid),
             frames::cell_of(&one.frames),
         ]
     };

@@ -66,45 +66,19 @@ pub(in crate::report::analysis) fn document(
         n => format!("{n} libraries allocated memory"),
     };
     let held = format!("HELD: {}; PEAK is an upper bound", file.held_phrase());
-    let row = |row: &LibraryRow| {
-        vec![
-            Cell::Bytes(row.held.bytes),
-            Cell::Count(row.held.allocations),
-            Cell::Bytes(row.peak_max),
-            Cell::Count(row.allocated.allocations),
-            Cell::Count(row.freed),
-            Cell::Count(row.pids.len() as u64),
-            Cell::Text(row.library.to_string()),
-        ]
-    };
-    let columns = vec!["held", "count", "peak", "allocated", "freed", "processes", "library"];
-    let rows = all.iter().take(shown).map(row).collect();
+    let columns = ["held", "count", "peak", "allocated", "freed", "processes", "library"];
+    let rows = all.iter().take(shown).map(cells);
     Document {
         headline,
         alarm: false,
         lines: (!all.is_empty()).then_some(Line::Dim(held)).into_iter().collect(),
-        sections: vec![Section {
-            table: Table { columns, rows },
-            after: super::super::omitted_note(all.len(), shown).into_iter().collect(),
-            ..Section::default()
-        }],
+        sections: vec![Section::list("", &columns, rows, all.len())],
         notes: Vec::new(),
     }
 }
 
 /// Returns every library.
 pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
-    let row = |row: &LibraryRow| {
-        vec![
-            Cell::Bytes(row.held.bytes),
-            Cell::Count(row.held.allocations),
-            Cell::Bytes(row.peak_max),
-            Cell::Count(row.allocated.allocations),
-            Cell::Count(row.freed),
-            Cell::Count(row.pids.len() as u64),
-            Cell::Text(row.library.to_string()),
-        ]
-    };
     let columns = vec![
         "bytes",
         "allocations",
@@ -114,5 +88,17 @@ pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &Analyzed
         "processes",
         "library",
     ];
-    Table { columns, rows: rows(report, file).iter().map(row).collect() }
+    Table { columns, rows: rows(report, file).iter().map(cells).collect() }
+}
+
+fn cells(row: &LibraryRow) -> Vec<Cell> {
+    vec![
+        Cell::Bytes(row.held.bytes),
+        Cell::Count(row.held.allocations),
+        Cell::Bytes(row.peak_max),
+        Cell::Count(row.allocated.allocations),
+        Cell::Count(row.freed),
+        Cell::Count(row.pids.len() as u64),
+        Cell::Text(row.library.to_string()),
+    ]
 }

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use engine::analysis::peak::{GroupAtPeak, Peak};
 use engine::model::units::Bytes;
 
-use super::super::document::{Cell, Document, Line, Section, Table};
-use super::super::{AnalyzedFile, device, frames, omitted_note, tsv};
+use super::super::document::{Cell, Document, Line, Section};
+use super::super::{AnalyzedFile, device, frames, tsv};
 use super::leaks::device_number;
 use crate::report::live::text::format_count;
 
@@ -55,14 +55,8 @@ fn summary(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
             Cell::Time(file.time(peak.at), file.nanos(peak.at)),
         ]
     };
-    Section {
-        title: "Peak per device and process".to_owned(),
-        table: Table {
-            columns: vec!["device", "pid", "name", "peak", "at"],
-            rows: peaks.iter().map(row).collect(),
-        },
-        ..Section::default()
-    }
+    let columns = ["device", "pid", "name", "peak", "at"];
+    Section::list("Peak per device and process", &columns, peaks.iter().map(row), peaks.len())
 }
 
 /// Returns the sites that were live at a peak, at most `most`.
@@ -81,20 +75,10 @@ pub(super) fn live_at(peak: &Peak, file: &AnalyzedFile<'_>, most: usize) -> Sect
             frames::cell(&file.info.stacks, at.key.site),
         ]
     };
-    Section {
-        title: format!(
-            "Live at the peak of {} ({} at {})",
-            name(peak),
-            Bytes(peak.bytes),
-            file.time(peak.at)
-        ),
-        table: Table {
-            columns: vec!["bytes", "share", "count", "kind", "pid", "oldest", "site"],
-            rows: peak.live.iter().take(shown).map(row).collect(),
-        },
-        after: omitted_note(peak.live.len(), shown).into_iter().collect(),
-        ..Section::default()
-    }
+    let (bytes, time) = (Bytes(peak.bytes), file.time(peak.at));
+    let title = format!("Live at the peak of {} ({bytes} at {time})", name(peak));
+    let columns = ["bytes", "share", "count", "kind", "pid", "oldest", "site"];
+    Section::list(title, &columns, peak.live.iter().take(shown).map(row), peak.live.len())
 }
 
 /// Writes every allocation that was live at a peak.
@@ -123,7 +107,7 @@ pub(in crate::report::analysis) fn rows(
             for held in &at.allocations {
                 let cells = [
                     device_number(peak.device),
-                    peak.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+                    Cell::pid(peak.pid),
                     Cell::Bytes(peak.bytes),
                     file.plain_time(peak.at),
                     Cell::Time(String::new(), file.nanos(peak.at)),

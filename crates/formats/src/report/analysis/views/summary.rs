@@ -9,7 +9,7 @@ use engine::analysis::{Amount, is_host};
 use engine::model::units::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section, Table};
-use super::super::{AnalyzedFile, device, frames, location, omitted_note};
+use super::super::{AnalyzedFile, device, frames, location};
 use super::leaks::{capitalized, device_number, kinds};
 use crate::report::live::text::format_count;
 
@@ -81,15 +81,8 @@ fn holders(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
         all if all == groups.len() => "Not freed at exit".to_owned(),
         _ => format!("{} or not freed at exit", capitalized(file.held_phrase())),
     };
-    Section {
-        title,
-        table: Table {
-            columns: vec!["bytes", "count", "kind", "device", "process", "site"],
-            rows: groups.iter().take(shown).map(row).collect(),
-        },
-        after: omitted_note(groups.len(), shown).into_iter().collect(),
-        ..Section::default()
-    }
+    let columns = ["bytes", "count", "kind", "device", "process", "site"];
+    Section::list(title, &columns, groups.iter().take(shown).map(row), groups.len())
 }
 
 /// Returns the path, format and producer of the file.

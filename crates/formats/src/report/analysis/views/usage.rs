@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use engine::analysis::usage::{UsageReport, UsageSeries};
 use engine::model::units::{Bytes, Timestamp};
 
-use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section, Table};
+use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section};
 use super::super::{AnalyzedFile, OverlaySeries, device, location, tsv};
 use super::leaks::device_number;
 
@@ -62,7 +62,7 @@ fn table(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
     let row = |series: &UsageSeries| {
         vec![
             series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
-            series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+            Cell::pid(series.pid),
             Cell::Text(series.kind.map_or_else(|| "all".to_owned(), |kind| kind.to_string())),
             Cell::Bytes(series.peak.bytes),
             Cell::Time(file.time(series.peak.at), file.nanos(series.peak.at)),
@@ -70,14 +70,9 @@ fn table(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
             Cell::Count(series.points.len() as u64),
         ]
     };
-    Section {
-        title: "By device, process and kind".to_owned(),
-        table: Table {
-            columns: vec!["device", "pid", "kind", "peak", "at", "at the end", "points"],
-            rows: usage.series.iter().map(row).collect(),
-        },
-        ..Section::default()
-    }
+    let columns = ["device", "pid", "kind", "peak", "at", "at the end", "points"];
+    let rows = usage.series.iter().map(row);
+    Section::list("By device, process and kind", &columns, rows, usage.series.len())
 }
 
 /// Writes every point; device totals have no process and kind.
@@ -95,7 +90,7 @@ pub(in crate::report::analysis) fn rows(
                 Cell::Time(String::new(), file.nanos(point.at)),
                 device_number(series.device),
                 series.kind.map_or(Cell::Empty, |kind| Cell::Text(kind.to_string())),
-                series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+                Cell::pid(series.pid),
                 Cell::Bytes(point.bytes),
                 Cell::Empty,
             ];

@@ -1,48 +1,28 @@
 //! Container of a process as JSON.
 
 use engine::model::container::{Container, Pod};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::sanitize::sanitize;
+use crate::report::json_objects::{Word, json_objects};
+use crate::sanitize::sanitized;
 
-/// Container of a process.
-#[derive(Serialize)]
-pub(super) struct ContainerJson {
-    id: String,
-    runtime: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<PodJson>,
-}
-
-#[derive(Serialize)]
-struct PodJson {
-    uid: String,
-    name: Option<String>,
-    namespace: Option<String>,
-    container: Option<String>,
-}
-
-impl ContainerJson {
-    pub(super) fn new(container: &Container) -> Self {
-        Self {
-            id: sanitize(&container.id).into_owned(),
-            runtime: container.runtime.name(),
-            pid: container.container_pid.map(|pid| pid.0),
-            pod: container.pod.as_ref().map(PodJson::new),
-        }
+json_objects! {
+    /// Container of a process.
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(default)]
+    pub(crate) struct ContainerJson(container: &Container) {
+        id: String = sanitized(&container.id),
+        runtime: Word = container.runtime.name().into(),
+        pid?: Option<u32> = container.container_pid.map(|pid| pid.0),
+        pod?: Option<PodJson> = container.pod.as_ref().map(PodJson::new),
     }
-}
 
-impl PodJson {
-    fn new(pod: &Pod) -> Self {
-        let own = |text: &Option<Box<str>>| text.as_deref().map(|text| sanitize(text).into_owned());
-        Self {
-            uid: sanitize(&pod.uid).into_owned(),
-            name: own(&pod.name),
-            namespace: own(&pod.namespace),
-            container: own(&pod.container),
-        }
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(default)]
+    pub(crate) struct PodJson(pod: &Pod) {
+        uid: String = sanitized(&pod.uid),
+        name: Option<String> = pod.name.as_deref().map(sanitized),
+        namespace: Option<String> = pod.namespace.as_deref().map(sanitized),
+        container: Option<String> = pod.container.as_deref().map(sanitized),
     }
 }

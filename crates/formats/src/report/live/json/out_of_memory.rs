@@ -1,74 +1,44 @@
 //! Out-of-memory errors as JSON.
 
+use engine::model::ids::Pid;
+use engine::model::units::Bytes;
 use engine::snapshot::OutOfMemory;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{GpuJson, ordinal};
+use super::GpuJson;
 use crate::export::ReportContext;
-use crate::report::analysis::json::{FrameJson, frame};
-use crate::sanitize::sanitize;
+use crate::report::frame_json::{FrameJson, frames};
+use crate::report::json_objects::{Word, json_objects};
+use crate::sanitize::sanitized;
 
-#[derive(Serialize)]
-pub(super) struct OutOfMemoryJson {
-    time: String,
-    pid: u32,
-    tid: u32,
-    process: String,
-    device: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gpu: Option<GpuJson>,
-    requested_bytes: Option<u64>,
-    kind: Option<&'static str>,
-    source: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    torch_requested_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    torch_allocated_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    torch_reserved_bytes: Option<u64>,
-    recovered: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    freed_for_retry_bytes: Option<u64>,
-    site: String,
-    frames: Vec<FrameJson>,
-    holders: Vec<HolderJson>,
-}
+json_objects! {
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(default)]
+    pub(crate) struct OutOfMemoryJson(oom: &OutOfMemory, context: &ReportContext) {
+        time: String = context.clock.precise(oom.at),
+        pid: u32 = oom.pid.0,
+        tid: u32 = oom.tid.0,
+        process: String = sanitized(&oom.name),
+        device: Option<u16> = oom.device.map(|device| device.0),
+        gpu?: Option<GpuJson> = oom.gpu.map(|gpu| GpuJson::new(gpu, context)),
+        requested_bytes: Option<u64> = oom.requested.map(|(_, bytes)| bytes.0),
+        kind: Option<Word> = oom.requested.map(|(kind, _)| kind.name().into()),
+        source: Word = if oom.framework.is_some() { "pytorch".into() } else { "driver".into() },
+        torch_requested_bytes?: Option<u64> = oom.framework.map(|one| one.requested.0),
+        torch_allocated_bytes?: Option<u64> = oom.framework.map(|one| one.allocated.0),
+        torch_reserved_bytes?: Option<u64> = oom.framework.map(|one| one.reserved.0),
+        recovered: bool = oom.recovered.is_some(),
+        freed_for_retry_bytes?: Option<u64> = oom.recovered.map(|bytes| bytes.0),
+        site: String = oom.site_name.to_string(),
+        frames: Vec<FrameJson> = frames(&oom.frames),
+        holders: Vec<HolderJson> = oom.holders.iter().map(HolderJson::new).collect(),
+    }
 
-#[derive(Serialize)]
-struct HolderJson {
-    pid: u32,
-    process: String,
-    live_bytes: u64,
-}
-
-impl OutOfMemoryJson {
-    pub(super) fn new(oom: &OutOfMemory, context: &ReportContext) -> Self {
-        Self {
-            time: context.clock.precise(oom.at),
-            pid: oom.pid.0,
-            tid: oom.tid.0,
-            process: sanitize(&oom.name).into_owned(),
-            device: ordinal(oom.device),
-            gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, context)),
-            requested_bytes: oom.requested.map(|(_, bytes)| bytes.0),
-            kind: oom.requested.map(|(kind, _)| kind.name()),
-            source: if oom.framework.is_some() { "pytorch" } else { "driver" },
-            torch_requested_bytes: oom.framework.map(|one| one.requested.0),
-            torch_allocated_bytes: oom.framework.map(|one| one.allocated.0),
-            torch_reserved_bytes: oom.framework.map(|one| one.reserved.0),
-            recovered: oom.recovered.is_some(),
-            freed_for_retry_bytes: oom.recovered.map(|bytes| bytes.0),
-            site: oom.site_name.to_string(),
-            frames: oom.frames.iter().map(frame).collect(),
-            holders: oom
-                .holders
-                .iter()
-                .map(|(pid, name, bytes)| HolderJson {
-                    pid: pid.0,
-                    process: sanitize(name).into_owned(),
-                    live_bytes: bytes.0,
-                })
-                .collect(),
-        }
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(default)]
+    pub(crate) struct HolderJson(holder: &(Pid, Box<str>, Bytes)) {
+        pid: u32 = holder.0.0,
+        process: String = sanitized(&holder.1),
+        live_bytes: u64 = holder.2.0,
     }
 }

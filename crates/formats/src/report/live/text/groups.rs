@@ -8,28 +8,29 @@ use engine::view::{GroupRow, Grouping, View};
 
 use super::TextStyle;
 use crate::export::ReportContext;
+use crate::report::tables::ColumnSpec;
 use crate::report::verdict;
-use crate::report::view::table::{self, Column};
+use crate::report::view::table;
 use crate::report::view::{compact_size, gpu_facts};
 use crate::sanitize::sanitize;
 
-const LIBRARY_COLUMNS: [Column; 7] = [
-    Column::flexible("LIBRARY", 12),
-    Column::right("LIVE"),
-    Column::right("ALLOCS"),
-    Column::right("PEAK"),
-    Column::right("HOST"),
-    Column::right("PROCS"),
-    Column::flexible("OBJECTS", 8),
+const LIBRARY_COLUMNS: [ColumnSpec; 7] = [
+    ColumnSpec::flexible("LIBRARY", 12, 0),
+    ColumnSpec::right("LIVE", 0),
+    ColumnSpec::right("ALLOCS", 0),
+    ColumnSpec::right("PEAK", 0),
+    ColumnSpec::right("HOST", 0),
+    ColumnSpec::right("PROCS", 0),
+    ColumnSpec::flexible("OBJECTS", 8, 0),
 ];
 
-const PROCESS_COLUMNS: [Column; 6] = [
-    Column::right("USED"),
-    Column::right("TRACED"),
-    Column::right("ALLOCS"),
-    Column::right("HOST"),
-    Column::right("PROCS"),
-    Column::flexible("GROUP", 12),
+const PROCESS_COLUMNS: [ColumnSpec; 6] = [
+    ColumnSpec::right("USED", 0),
+    ColumnSpec::right("TRACED", 0),
+    ColumnSpec::right("ALLOCS", 0),
+    ColumnSpec::right("HOST", 0),
+    ColumnSpec::right("PROCS", 0),
+    ColumnSpec::flexible("GROUP", 12, 0),
 ];
 
 /// Writes one report, grouped; at most `top` rows.
@@ -48,22 +49,15 @@ pub fn report(
         writeln!(out, "No GPU memory activity yet.")?;
     } else {
         let shown = rows.iter().take(top);
-        let lines = match by {
+        match by {
             Grouping::Library => {
                 let cells: Vec<_> = shown.map(library_cells).collect();
-                table::lines(&LIBRARY_COLUMNS, &cells, style.width)
+                table::write(out, &LIBRARY_COLUMNS, &cells, style)?;
             }
             Grouping::User | Grouping::Job | Grouping::Tree => {
                 let cells: Vec<_> = shown.map(process_cells).collect();
-                table::lines(&PROCESS_COLUMNS, &cells, style.width)
+                table::write(out, &PROCESS_COLUMNS, &cells, style)?;
             }
-        };
-        let mut lines = lines.into_iter();
-        for title in lines.by_ref().take(1) {
-            writeln!(out, "{}", style.dim(&title))?;
-        }
-        for line in lines {
-            writeln!(out, "{line}")?;
         }
         let more = rows.len().saturating_sub(top);
         if more > 0 {

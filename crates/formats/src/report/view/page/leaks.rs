@@ -9,19 +9,19 @@ use serde::Serialize;
 use super::{FrameItem, Keyed, PageColumn, redacted, stack};
 use crate::report::verdict;
 use crate::report::view::{
-    growth, held, held_phrase, last, leak_location, leak_sentence, location, rate,
+    growth, held, held_phrase, leak_location, leak_pids, leak_sentence, location, rate,
 };
 use crate::sanitize::sanitize;
 
 /// Columns of leaks.
 pub const LEAK_COLUMNS: [PageColumn; 7] = [
-    PageColumn { title: "PID", right: true },
-    PageColumn { title: "PROGRAM", right: false },
-    PageColumn { title: "LEAKS AT", right: false },
-    PageColumn { title: "HOLDS", right: true },
-    PageColumn { title: "", right: false },
-    PageColumn { title: "GROWS", right: true },
-    PageColumn { title: "CONFIDENCE", right: false },
+    PageColumn::right("PID", 0),
+    PageColumn::left("PROGRAM", 0),
+    PageColumn::left("LEAKS AT", 0),
+    PageColumn::right("HOLDS", 0),
+    PageColumn::left("", 0),
+    PageColumn::right("GROWS", 0),
+    PageColumn::left("CONFIDENCE", 0),
 ];
 
 /// A leak.
@@ -47,7 +47,7 @@ impl LeakItem {
         Self {
             key,
             cells: vec![
-                last::leak_pids(leak),
+                leak_pids(leak),
                 sanitize(&leak.program).into_owned(),
                 sanitize(&leak_location(leak)).into_owned(),
                 size,

@@ -4,6 +4,7 @@
 mod leaks;
 mod sites;
 
+pub use crate::report::tables::ColumnSpec as PageColumn;
 pub use leaks::{LEAK_COLUMNS, LeakDetails, LeakItem};
 pub use sites::{SITE_COLUMNS, SiteDetails, SiteItem, site_location};
 
@@ -11,8 +12,7 @@ use engine::model::stack::CallStack;
 use engine::view::{GpuRow, ProcessRow, View};
 use serde::Serialize;
 
-use super::table::{Align, Column};
-use super::text::{cells, forecast, growth, used_of_total, verdict_line};
+use super::text::{cells, full_at, growth, other, usage, verdict_line};
 use super::units::{compact_size, duration_words};
 use super::{notes, text};
 use crate::WallClock;
@@ -32,23 +32,10 @@ pub fn gpu_name(row: &GpuRow<'_>) -> String {
     text::gpu_name(row)
 }
 
-/// A column title, and whether its cells are aligned to the right.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct PageColumn {
-    title: &'static str,
-    right: bool,
-}
-
-impl PageColumn {
-    const fn of(column: &Column) -> Self {
-        Self { title: column.title, right: matches!(column.align, Align::Right) }
-    }
-}
-
 /// Returns the columns of processes.
 #[must_use]
 pub fn process_columns() -> Vec<PageColumn> {
-    text::SHOWN.iter().map(|column| PageColumn::of(&Column::from(column.spec()))).collect()
+    text::SHOWN.iter().map(|column| column.spec()).collect()
 }
 
 /// The verdict on the host, and what applies to all values.
@@ -117,24 +104,14 @@ impl GpuItem {
     /// Returns a row of a view.
     #[must_use]
     pub fn of(row: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> Self {
-        let full = forecast(row).map_or_else(String::new, |time| {
-            let at = engine::model::units::Timestamp(view.at.0.saturating_add(time.0));
-            format!("full in {} ({})", duration_words(time), clock.minute(at))
-        });
         let known = row.used.zip(row.total).filter(|(_, total)| total.0 > 0);
-        let other = row
-            .used
-            .map_or(0, |used| used.0.saturating_sub(row.traced.0).saturating_sub(row.untracked.0));
-        let [traced, untracked, other] = [row.traced.0, row.untracked.0, other].map(compact_size);
+        let parts = [row.traced.0, row.untracked.0, other(row)];
+        let [traced, untracked, other] = parts.map(compact_size);
         Self {
             key: row.gpu.map_or_else(|| "?".to_owned(), |gpu| gpu.0.to_string()),
             gpu: row.gpu.map(|gpu| gpu.0),
             name: gpu_name(row),
-            used: match (known, row.total) {
-                (Some((used, total)), _) => used_of_total(used, total, 1),
-                (None, Some(total)) => format!("{} of {total} traced", row.traced),
-                (None, None) => format!("{} traced", row.traced),
-            },
+            used: usage(row),
             share: known.map(|(used, total)| {
                 [used, row.traced].map(|part| {
                     let share = u128::from(part.0) * 1000 / u128::from(total.0);
@@ -146,7 +123,7 @@ impl GpuItem {
                 None => String::new(),
             },
             growth: growth(row),
-            full,
+            full: full_at(row, view, clock).map(|at| format!("full in {at}")).unwrap_or_default(),
             processes: row.processes,
         }
     }

@@ -1,25 +1,25 @@
 //! Allocation sites: one row each, and the call stack of a site on request.
 
 use engine::model::ids::Pid;
-use engine::model::stack::SiteName;
 use engine::snapshot::{SiteView, Snapshot};
-use engine::verdict::{SiteVerdict, Verdict};
+use engine::verdict::SiteVerdict;
 use serde::Serialize;
 
 use super::{FrameItem, Keyed, PageColumn, redacted, stack};
-use crate::report::verdict::{self, verdict_label};
-use crate::report::view::{compact_size, stack_location};
-use crate::sanitize::sanitize;
+use crate::report::tables::sites::label;
+use crate::report::verdict;
+use crate::report::view::compact_size;
+use crate::sanitize::sanitized;
 
 /// Columns of sites.
 pub const SITE_COLUMNS: [PageColumn; 7] = [
-    PageColumn { title: "LIVE", right: true },
-    PageColumn { title: "COUNT", right: true },
-    PageColumn { title: "PEAK", right: true },
-    PageColumn { title: "ALLOCATED", right: true },
-    PageColumn { title: "FREED", right: true },
-    PageColumn { title: "VERDICT", right: false },
-    PageColumn { title: "AT", right: false },
+    PageColumn::right("LIVE", 0),
+    PageColumn::right("COUNT", 0),
+    PageColumn::right("PEAK", 0),
+    PageColumn::right("ALLOCATED", 0),
+    PageColumn::right("FREED", 0),
+    PageColumn::left("VERDICT", 0),
+    PageColumn::left("AT", 0),
 ];
 
 /// A site.
@@ -53,18 +53,10 @@ impl SiteItem {
                 compact_size(site.peak_bytes.0),
                 compact_size(site.bytes_total.0),
                 freed.map_or_else(String::new, |freed| format!("{freed} %")),
-                verdict.map_or_else(String::new, words),
+                verdict.map_or_else(String::new, label),
                 site_location(site),
             ],
         }
-    }
-}
-
-/// Returns `leak, likely` or the name of another verdict.
-fn words(one: &SiteVerdict) -> String {
-    match one.verdict {
-        Verdict::Leak => format!("leak, {}", one.confidence.name()),
-        other => verdict_label(other).to_owned(),
     }
 }
 
@@ -94,11 +86,7 @@ fn live(site: &SiteView) -> String {
 /// Returns the line and function of a site, sanitized.
 #[must_use]
 pub fn site_location(site: &SiteView) -> String {
-    let text = match site.name {
-        SiteName::Resolved(_) => stack_location(&site.frames),
-        other => verdict::location(other, &site.frames),
-    };
-    sanitize(&text).into_owned()
+    sanitized(&crate::report::view::site_location(site.name, &site.frames))
 }
 
 /// A site with its call stack and the processes that hold it.

@@ -1,0 +1,48 @@
+//! Declaration of JSON objects: the contract of a report in one place.
+
+use std::borrow::Cow;
+
+/// A name of a fixed set. It is written from a constant; a reader gets what the file has.
+pub(crate) type Word = Cow<'static, str>;
+
+/// Declares objects: each field once, with its name, type and value. The results are structs with
+/// a constructor `new`.
+///
+/// A field `name?` is absent if its value is none. Statements in `let { … }` come before the values.
+/// Fields are visible in this crate; `@fields(pub)` at the start makes them public.
+macro_rules! json_objects {
+    (@fields($field_vis:vis) $(
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident($($arg:ident: $arg_type:ty),* $(,)?)
+        $(let { $($statement:tt)* })?
+        {
+            $(
+                $(#[$field_meta:meta])*
+                $field:ident $(? $([$absent:tt])?)?: $type:ty = $value:expr
+            ),* $(,)?
+        }
+    )*) => {$(
+        $(#[$meta])*
+        $vis struct $name {
+            $(
+                $(#[$field_meta])*
+                $(#[serde(skip_serializing_if = "Option::is_none")] $($absent)?)?
+                $field_vis $field: $type,
+            )*
+        }
+
+        impl $name {
+            /// Returns the object.
+            #[must_use]
+            $vis fn new($($arg: $arg_type),*) -> Self {
+                $($($statement)*)?
+                Self { $($field: $value,)* }
+            }
+        }
+    )*};
+    ($(#[$meta:meta])* $vis:vis struct $($rest:tt)*) => {
+        json_objects! { @fields(pub(crate)) $(#[$meta])* $vis struct $($rest)* }
+    };
+}
+
+pub(crate) use json_objects;
