@@ -348,27 +348,27 @@ struct Leaked {
     confidence: Confidence,
 }
 
-/// Returns the device memory in leak suspects of a process, tensors included.
+/// Returns the device memory in leak suspects of a process: of the driver or in tensors, whichever
+/// is more, because tensors are in memory of the driver.
 fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<Leaked> {
     let own = input.snapshot.suspects.iter().filter(|suspect| {
         let on_gpu = suspect.device.is_none() || is_on_gpu(input, process, suspect.device);
-        let counts = LeakResource::of(suspect.resource).is_device();
-        suspect.pid == Some(process.key.pid) && counts && on_gpu
+        suspect.pid == Some(process.key.pid) && on_gpu
     });
-    let mut all: Option<Leaked> = None;
-    for suspect in own {
-        let Evidence { live, growth_per_hour, .. } = suspect.evidence;
-        let sum = all.get_or_insert(Leaked {
-            bytes: Bytes(0),
-            growth_per_hour: Bytes(0),
-            confidence: suspect.confidence,
-        });
-        sum.bytes = Bytes(sum.bytes.0.saturating_add(live));
-        let growth = sum.growth_per_hour.0.saturating_add(growth_per_hour);
-        sum.growth_per_hour = Bytes(growth);
-        sum.confidence = sum.confidence.max(suspect.confidence);
-    }
-    all.filter(|all| all.bytes.0 > 0)
+    let sum = |resource: LeakResource| {
+        let own = own.clone().filter(|suspect| LeakResource::of(suspect.resource) == resource);
+        own.fold((0_u64, 0_u64, None), |(bytes, growth, confidence), suspect| {
+            let Evidence { live, growth_per_hour, .. } = suspect.evidence;
+            (
+                bytes.saturating_add(live),
+                growth.saturating_add(growth_per_hour),
+                confidence.max(Some(suspect.confidence)),
+            )
+        })
+    };
+    let (bytes, growth, confidence) = sum(LeakResource::Device).max(sum(LeakResource::Tensors));
+    let confidence = confidence.filter(|_| bytes > 0)?;
+    Some(Leaked { bytes: Bytes(bytes), growth_per_hour: Bytes(growth), confidence })
 }
 
 /// Adds steps that the requester itself can take.

@@ -163,8 +163,8 @@ impl SiteVerdictJson {
     pub fn new(verdict: &SiteVerdict, with_advice: bool) -> Self {
         let Evidence { growth_per_hour: per_hour, time_until_full: full_in, .. } = verdict.evidence;
         let bytes = verdict.resource.is_bytes();
-        let advice =
-            with_advice.then(|| advise(verdict.resource, &verdict.evidence, &verdict.frames, 1));
+        let advice = with_advice
+            .then(|| advise([(verdict.resource, &verdict.evidence, &*verdict.frames)], 1));
         Self {
             pid: verdict.pid.map(|pid| pid.0),
             process: sanitize(&verdict.process).into_owned(),

@@ -13,10 +13,10 @@ pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Docume
     let moved = Cell::difference(before.bytes, after.bytes);
     let headline = match after.bytes.cmp(&before.bytes) {
         std::cmp::Ordering::Equal => {
-            format!("No change: {} never freed in both files", Bytes(after.bytes))
+            format!("No change: {} held at the end of both files", Bytes(after.bytes))
         }
         _ => format!(
-            "{} never freed: {} before, {} after",
+            "{} held at the end: {} before, {} after",
             moved.short(),
             Bytes(before.bytes),
             Bytes(after.bytes)
@@ -39,7 +39,7 @@ pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Docume
     let shown = comparison.after.shown(changed.len());
     let section = Section {
         table: Table {
-            columns: vec!["never freed", "after", "peak", "count", "kind", "change", "site"],
+            columns: vec!["held", "after", "peak", "count", "kind", "change", "site"],
             rows: changed.iter().take(shown).map(|row| short(row, comparison)).collect(),
         },
         after: omitted_note(changed.len(), shown).into_iter().collect(),
