@@ -251,13 +251,23 @@ fn step(
     }
 }
 
+/// Returns the memory in private pools of graphs that grows: PyTorch keeps it with the graphs.
+fn graph_pools(input: &AdviceInput<'_>, process: &ProcessView) -> u64 {
+    let own = input.snapshot.suspects.iter().filter(|one| one.pid == Some(process.key.pid));
+    let captured = own.filter(|one| one.evidence.tensors.is_some_and(|all| all.during_capture));
+    captured.fold(0, |sum, one| sum.saturating_add(one.evidence.live))
+}
+
 /// Adds steps that free memory which a process holds but does not use.
 fn reclaim_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     let devices = process.torch.iter().flat_map(|torch| &torch.devices);
     for view in devices.filter(|view| is_on_gpu(input, process, Some(view.device))) {
         let (bytes, precision) = match view.fragmentation {
             Ok(fragmentation) => (fragmentation.releasable, Precision::Exact),
-            Err(_) => (view.cached(), Precision::UpperBound),
+            Err(_) => {
+                let kept = graph_pools(input, process).saturating_sub(view.allocated.0);
+                (Bytes(view.cached().0.saturating_sub(kept)), Precision::UpperBound)
+            }
         };
         let reason = format!(
             "PyTorch reserves {} and uses {}; {} is fragmented",
@@ -334,7 +344,10 @@ fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut
             steps.push(step(process, AdviceAction::StopIdle, bytes, precision, reason));
         }
         None => {
-            let reason = format!("holds {bytes}");
+            let leak = leaked.map_or_else(String::new, |leaked| {
+                format!(", and grows by {} per hour", leaked.growth_per_hour)
+            });
+            let reason = format!("holds {bytes}{leak}");
             steps.push(step(process, AdviceAction::Stop, bytes, precision, reason));
         }
     }

@@ -37,7 +37,10 @@ pub fn write_leak(
         .collect();
     let user = leak.user.map_or_else(String::new, |user| format!(" of {}", sanitize(user)));
     writeln!(out, "  {program}{user}, pid {}{gpu}", pids.join(", "))?;
-    writeln!(out, "  holds {}, grows {}", held_phrase(leak), growth(leak))?;
+    let holds = format!("  holds {}, grows {}", held_phrase(leak), growth(leak));
+    for line in table::wrap(&holds, style.width, 4) {
+        writeln!(out, "{line}")?;
+    }
     for site in &leak.sites {
         write_site(out, site, leak, style)?;
     }
