@@ -190,7 +190,7 @@ const REAL_LEAKS: [(&str, &[&str]); 3] = [
     (
         "pytorch",
         &[
-            "torch_graphs.py:13,16 capture",
+            "torch_graphs.py:16,13 capture",
             "torch_loss_history.py:11 validate",
             "torch_loss_history.py:16 <module>",
         ],
