@@ -31,7 +31,7 @@ import table
 # Functions of the workload that create something for a scenario. Most scenarios call them from one place, so they cannot
 # be recognized as wrappers.
 WRAPPERS = [option for name in ("plain", "stream_ordered", "pooled", "managed", "pinned", "registered", "physical", "array",
-                                "stream", "event", "graph", "exec", "module", "library", "pool", "context")
+                                "exported", "stream", "event", "graph", "exec", "module", "library", "pool", "context")
             for option in ("--wrapper", name)]
 
 
@@ -149,11 +149,12 @@ def main():
                 except (RuntimeError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
                     broken.append(f"{scenario['name']} with seed {seed}: {error!r}")
                     print(broken[-1], file=sys.stderr, flush=True)
-        halves = collections.defaultdict(list)
-        for result in results:
-            halves[result.scenario["half"]].append(result)
-        for text in table.totals(halves):
-            show(text)
+        for field in ("group", "half"):
+            parts = collections.defaultdict(list)
+            for result in results:
+                parts[result.scenario[field]].append(result)
+            for text in table.totals(field, parts):
+                show(text)
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")

@@ -46,9 +46,9 @@ def row(result):
     return f"| {' | '.join(cells)} |"
 
 
-def totals(halves):
+def totals(title, halves):
     yield ""
-    yield ("| half | runs | leaks | found | missed | healthy functions | false alarms | withdrawn | precision | recall "
+    yield (f"| {title} | runs | leaks | found | missed | healthy functions | false alarms | withdrawn | precision | recall "
            "| reported after, median s |")
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     groups = dict(sorted(halves.items(), reverse=True))

@@ -129,6 +129,12 @@ fn assert_same_view(env: &TestEnv, file: &Path, traced: &Value, report: &Value) 
     let headline = text.lines().next().unwrap();
     assert_eq!(replayed.lines().next(), Some(headline));
     assert!(page.contains(headline.split("  ").next().unwrap()), "{headline} is not in the page");
+    let top = run(&["top", "--once", path]);
+    let suspects = match report["leaks_total"].as_u64().unwrap() {
+        0 => "2 Suspects ".to_owned(),
+        total => format!("2 Suspects ({total}) "),
+    };
+    assert!(top.contains(&suspects), "{suspects:?} is not in {top}");
     let advice: Value = serde_json::from_str(&run(&["advise", path, "--json"])).unwrap();
     let steps = advice["gpus"].as_array().unwrap().iter().flat_map(|gpu| gpu["steps"].as_array());
     let restarted: BTreeSet<u64> = steps
@@ -184,7 +190,7 @@ const REAL_LEAKS: [(&str, &[&str]); 3] = [
     (
         "pytorch",
         &[
-            "torch_graphs.py:13,16 capture",
+            "torch_graphs.py:16,13 capture",
             "torch_loss_history.py:11 validate",
             "torch_loss_history.py:16 <module>",
         ],

@@ -122,6 +122,18 @@ impl WallClock {
         self.with_other_date(at, "%H:%M:%S")
     }
 
+    /// The same in milliseconds.
+    #[must_use]
+    pub fn millisecond(&self, at: Timestamp) -> String {
+        self.with_other_date(at, "%H:%M:%S%.3f")
+    }
+
+    /// Formats the date of the start.
+    #[must_use]
+    pub fn start_date(&self) -> String {
+        self.time.to_zoned(self.zone.clone()).strftime("%Y-%m-%d").to_string()
+    }
+
     fn with_other_date(&self, at: Timestamp, time_of_day: &str) -> String {
         let [start, zoned] =
             [self.time, self.time(at)].map(|time| time.to_zoned(self.zone.clone()));

@@ -289,7 +289,7 @@ fn check_words(site: &SiteVerdict) {
         let explained = at_exit || line.contains("older than 99 %");
         assert!(line.contains(&freed) || explained, "{line}: {of:?}");
     }
-    let advice = engine::leak::advise(site.resource, of, &[], 1).text;
+    let advice = engine::leak::advise([(site.resource, of, &[][..])], 1).text;
     let never = of.freed == 0 && of.freed_at_end == 0;
     assert_eq!(advice.starts_with("never freed"), never, "{advice}");
 }

@@ -33,6 +33,8 @@ pub(crate) struct CachingAllocator {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) ooms: u64,
+    /// Freed blocks that wait for a stream.
+    retired: Vec<u64>,
 }
 
 /// The layout of free memory.
@@ -115,12 +117,24 @@ impl CachingAllocator {
         Some(block.bytes)
     }
 
-    /// Frees a block that waits for a stream: its memory is not used again. Returns its length.
+    /// Frees a block that waits for a stream: its memory is not used again until [`Self::finish`].
+    /// Returns its length.
     pub(crate) fn retire_block(&mut self, address: u64) -> Option<u64> {
         let block = self.blocks.get(&address).filter(|block| !block.free)?;
         self.allocated -= block.bytes;
         self.frees += 1;
+        self.retired.push(address);
         Some(block.bytes)
+    }
+
+    /// The streams have finished: makes the memory of blocks that waited available.
+    pub(crate) fn finish(&mut self) {
+        for address in std::mem::take(&mut self.retired) {
+            // They were counted when they were freed.
+            let bytes = self.blocks.get(&address).map_or(0, |block| block.bytes);
+            self.allocated += bytes;
+            self.frees -= u64::from(self.free_block(address).is_some());
+        }
     }
 
     /// Removes completely free segments and returns their addresses.

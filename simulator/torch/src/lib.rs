@@ -173,11 +173,20 @@ pub extern "C" fn sim_torch_end_pool() {
     }
 }
 
-/// Lets a block wait for another stream when it is freed: it is not used again.
+/// Lets a block wait for another stream when it is freed: it is not used again until
+/// [`sim_torch_streams_finished`].
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_wait_for_stream(address: u64) {
     if let Some(mut caches) = caches() {
         caches.waiting.insert(address);
+    }
+}
+
+/// Makes freed blocks that waited for a stream available.
+#[unsafe(no_mangle)]
+pub extern "C" fn sim_torch_streams_finished() {
+    if let Some(mut caches) = caches() {
+        caches.pools.values_mut().for_each(CachingAllocator::finish);
     }
 }
 

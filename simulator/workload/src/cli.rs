@@ -467,9 +467,12 @@ pub(crate) enum ObjectKind {
 /// Options of the child process of `ipc`.
 #[derive(Args)]
 pub(crate) struct IpcChild {
-    /// IPC handle of the memory, in hexadecimal
+    /// IPC handle of the memory, in hexadecimal [default: one per line on standard input]
     #[arg(long)]
-    pub(crate) handle: String,
+    pub(crate) handle: Option<String>,
+    /// Never close memory whose handle was read from standard input
+    #[arg(long, conflicts_with = "handle")]
+    pub(crate) keep: bool,
 }
 
 /// Options of `leaks`.

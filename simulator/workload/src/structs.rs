@@ -107,6 +107,22 @@ pub(crate) struct IpcHandle {
     pub(crate) bytes: [u8; 64],
 }
 
+impl IpcHandle {
+    /// Returns the handle in hexadecimal.
+    pub(crate) fn to_text(self) -> String {
+        self.bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads such a text.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let mut handle = Self { bytes: [0; 64] };
+        for (byte, digits) in handle.bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+        }
+        Some(handle)
+    }
+}
+
 /// `CUmulticastObjectProp`.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -6,6 +6,7 @@ use engine::analysis::fragmentation::{
 use engine::model::caching_allocator::{CachePool, PoolSizeClass};
 use engine::model::ids::DeviceId;
 use engine::model::units::Bytes;
+use engine::snapshot::ProcessView;
 use formats::import::collecting_sink::FileInfo;
 use formats::report::analysis as view;
 
@@ -18,11 +19,34 @@ pub(crate) fn describe(info: &FileInfo, would_fit: Option<Bytes>) -> view::Fragm
             .map(|device| fit(device, requested, analysis.would_fit(device, requested.0)))
             .collect()
     });
+    let processes = info.state.iter().flat_map(|state| &state.snapshot.processes);
     view::FragmentationView {
-        pools: analysis.pools.iter().map(pool).collect(),
+        pools: analysis.pools.iter().map(pool).chain(processes.flat_map(caches)).collect(),
         advice: analysis.advice.iter().map(advice).collect(),
         would_fit: fits.unwrap_or_default(),
     }
+}
+
+/// Returns PyTorch's caches of a recorded process.
+fn caches(process: &ProcessView) -> impl Iterator<Item = view::PoolRow> + '_ {
+    let devices = process.torch.iter().flat_map(|torch| &torch.devices);
+    devices.map(|cache| {
+        let known = cache.fragmentation.ok();
+        view::PoolRow {
+            device: Some(cache.device),
+            pid: Some(process.key.pid),
+            pool: "PyTorch".to_owned(),
+            stream: None,
+            reserved_bytes: Some(cache.reserved.0),
+            active_bytes: cache.allocated.0,
+            requested_bytes: None,
+            largest_free_bytes: known.map(|known| known.largest_gap.0),
+            internal: None,
+            external: None,
+            releasable_bytes: known.map(|known| known.releasable.0),
+            stuck_bytes: known.map(|known| known.fragmented.0),
+        }
+    })
 }
 
 fn pool(pool: &PoolFragmentation) -> view::PoolRow {

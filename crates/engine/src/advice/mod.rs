@@ -227,13 +227,23 @@ fn step(
     }
 }
 
+/// Returns the memory in private pools of graphs that grows: PyTorch keeps it with the graphs.
+fn graph_pools(input: &AdviceInput<'_>, process: &ProcessView) -> u64 {
+    let own = input.snapshot.suspects.iter().filter(|one| one.pid == Some(process.key.pid));
+    let captured = own.filter(|one| one.evidence.tensors.is_some_and(|all| all.during_capture));
+    captured.fold(0, |sum, one| sum.saturating_add(one.evidence.live))
+}
+
 /// Adds steps that free memory which a process holds but does not use.
 fn reclaim_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     let devices = process.torch.iter().flat_map(|torch| &torch.devices);
     for view in devices.filter(|view| is_on_gpu(input, process, Some(view.device))) {
         let (bytes, precision) = match view.fragmentation {
             Ok(fragmentation) => (fragmentation.releasable, Precision::Exact),
-            Err(_) => (view.cached(), Precision::UpperBound),
+            Err(_) => {
+                let kept = graph_pools(input, process).saturating_sub(view.allocated.0);
+                (Bytes(view.cached().0.saturating_sub(kept)), Precision::UpperBound)
+            }
         };
         let reason = format!(
             "PyTorch reserves {} and uses {}; {} is fragmented",
@@ -310,7 +320,10 @@ fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut
             steps.push(step(process, AdviceAction::StopIdle, bytes, precision, reason));
         }
         None => {
-            let reason = format!("holds {bytes}");
+            let leak = leaked.map_or_else(String::new, |leaked| {
+                format!(", and grows by {} per hour", leaked.growth_per_hour)
+            });
+            let reason = format!("holds {bytes}{leak}");
             steps.push(step(process, AdviceAction::Stop, bytes, precision, reason));
         }
     }
@@ -324,27 +337,27 @@ struct Leaked {
     confidence: Confidence,
 }
 
-/// Returns the device memory in leak suspects of a process, tensors included.
+/// Returns the device memory in leak suspects of a process: of the driver or in tensors, whichever
+/// is more, because tensors are in memory of the driver.
 fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<Leaked> {
     let own = input.snapshot.suspects.iter().filter(|suspect| {
         let on_gpu = suspect.device.is_none() || is_on_gpu(input, process, suspect.device);
-        let counts = LeakResource::of(suspect.resource).is_device();
-        suspect.pid == Some(process.key.pid) && counts && on_gpu
+        suspect.pid == Some(process.key.pid) && on_gpu
     });
-    let mut all: Option<Leaked> = None;
-    for suspect in own {
-        let Evidence { live, growth_per_hour, .. } = suspect.evidence;
-        let sum = all.get_or_insert(Leaked {
-            bytes: Bytes(0),
-            growth_per_hour: Bytes(0),
-            confidence: suspect.confidence,
-        });
-        sum.bytes = Bytes(sum.bytes.0.saturating_add(live));
-        let growth = sum.growth_per_hour.0.saturating_add(growth_per_hour);
-        sum.growth_per_hour = Bytes(growth);
-        sum.confidence = sum.confidence.max(suspect.confidence);
-    }
-    all.filter(|all| all.bytes.0 > 0)
+    let sum = |resource: LeakResource| {
+        let own = own.clone().filter(|suspect| LeakResource::of(suspect.resource) == resource);
+        own.fold((0_u64, 0_u64, None), |(bytes, growth, confidence), suspect| {
+            let Evidence { live, growth_per_hour, .. } = suspect.evidence;
+            (
+                bytes.saturating_add(live),
+                growth.saturating_add(growth_per_hour),
+                confidence.max(Some(suspect.confidence)),
+            )
+        })
+    };
+    let (bytes, growth, confidence) = sum(LeakResource::Device).max(sum(LeakResource::Tensors));
+    let confidence = confidence.filter(|_| bytes > 0)?;
+    Some(Leaked { bytes: Bytes(bytes), growth_per_hour: Bytes(growth), confidence })
 }
 
 /// Adds steps that the requester itself can take.

@@ -200,17 +200,6 @@ const ROWS: &[Row] = &[
          device memory",
     ),
     (
-        "ipc_not_collected",
-        |facts| facts.memory() == Some(MemoryKind::Imported) && facts.through("PyTorch"),
-        "tensors of another process are kept open: delete them here, and call \
-         `torch.cuda.ipc_collect()` in the process that sent them",
-    ),
-    (
-        "ipc_not_collected",
-        |facts| facts.memory() == Some(MemoryKind::Imported),
-        "memory of another process is kept open, and stays allocated there: call {by} for each one",
-    ),
-    (
         "kept_graph",
         |facts| facts.is_tensors() && facts.lines >= 3,
         "several lines of one step are kept together, as by the graph of a loss: keep `loss.item()` \
@@ -250,15 +239,27 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// Returns the likely cause of a leak and what to do. `lines`: number of lines of the
-/// same function that leak.
+/// Returns the likely cause of a leak and what to do: of its sites, the one with the most specific
+/// cause decides. `lines`: number of lines of the same function that leak.
 #[must_use]
-pub fn advise(resource: Resource, evidence: &Evidence, frames: &[Frame], lines: usize) -> Advice {
-    let evidence = evidence.clone();
-    let facts = Facts { resource, evidence, lines, components: components(frames) };
-    let row = ROWS.iter().find(|(_, applies, _)| applies(&facts));
-    let (cause, _, text) = row.copied().unwrap_or(("unknown", |_| true, ""));
-    Advice { cause, text: fill(text, &facts) }
+pub fn advise<'a>(
+    sites: impl IntoIterator<Item = (Resource, &'a Evidence, &'a [Frame])>,
+    lines: usize,
+) -> Advice {
+    let facts = sites.into_iter().map(|(resource, evidence, frames)| {
+        let components = components(frames);
+        Facts { resource, evidence: evidence.clone(), lines, components }
+    });
+    let causes = facts.filter_map(|facts| {
+        let row = ROWS.iter().position(|(_, applies, _)| applies(&facts))?;
+        Some((row, facts))
+    });
+    let first = causes.min_by_key(|(row, _)| *row);
+    let found = first.and_then(|(row, facts)| Some((ROWS.get(row)?, facts)));
+    match found {
+        Some(((cause, _, text), facts)) => Advice { cause, text: fill(text, &facts) },
+        None => Advice { cause: "unknown", text: String::new() },
+    }
 }
 
 fn fill(text: &str, facts: &Facts) -> String {
@@ -288,7 +289,6 @@ const fn freed_by(kind: MemoryKind) -> &'static str {
         MemoryKind::Registered => "cudaHostUnregister",
         MemoryKind::Array => "cudaFreeArray",
         MemoryKind::Physical | MemoryKind::HostPhysical => "cuMemUnmap and cuMemRelease",
-        MemoryKind::Imported => "cudaIpcCloseMemHandle",
         MemoryKind::Graph => "a free node, or cudaFree after the graph",
         _ => "cudaFree",
     }
@@ -321,7 +321,7 @@ mod tests {
 
     fn cause(resource: Resource, evidence: &Evidence, modules: &[&str], lines: usize) -> String {
         let frames: Vec<_> = modules.iter().map(|module| frame("f", module)).collect();
-        let advice = advise(resource, evidence, &frames, lines);
+        let advice = advise([(resource, evidence, &*frames)], lines);
         assert!(!advice.text.contains(['{', '}']), "{}", advice.text);
         advice.cause.to_owned()
     }
@@ -367,7 +367,6 @@ mod tests {
             ("module_cache", module, none.clone(), &["libtriton.so"], 1),
             ("library_handle", memory, none.clone(), &["libcudnn.so.9"], 1),
             ("graph_per_step", Resource::Objects(ObjectKind::GraphExec), none.clone(), &[torch], 1),
-            ("ipc_not_collected", Resource::Memory(MemoryKind::Imported), none.clone(), &[], 1),
             ("kept_graph", Resource::Tensors, none.clone(), &[torch], 3),
             ("exception", Resource::Tensors, few, &[torch], 1),
             ("kept_tensor", Resource::Tensors, some.clone(), &[torch], 1),
@@ -387,11 +386,21 @@ mod tests {
     fn advice_for_modules_names_the_setting_of_the_framework() {
         let text = |module: &str| {
             let frames = [frame("f", module)];
-            advise(Resource::Objects(ObjectKind::Module), &Evidence::default(), &frames, 1).text
+            let module = Resource::Objects(ObjectKind::Module);
+            advise([(module, &Evidence::default(), &frames[..])], 1).text
         };
         assert!(text("libtriton.so").contains("do_not_specialize"));
         assert!(text("xla_cuda_plugin.so").contains("jax.clear_caches()"));
         assert!(text("libtorch_cuda.so").contains("recompile_limit"));
         assert!(text("app").contains("cuModuleUnload"));
+    }
+
+    #[test]
+    fn most_specific_cause_of_several_sites_decides() {
+        let (none, fft) = (Evidence::default(), [frame("f", "libcufft.so.11")]);
+        let plain = (Resource::Memory(MemoryKind::Device), &none, &[][..]);
+        let plan = (Resource::Memory(MemoryKind::Device), &none, &fft[..]);
+        assert_eq!(advise([plain], 1).cause, "never_freed");
+        assert_eq!(advise([plain, plan], 1).cause, "plan_cache");
     }
 }

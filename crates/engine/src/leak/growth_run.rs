@@ -51,6 +51,8 @@ pub(super) struct GrowthRun {
     pub(super) per_hour: u64,
     /// Duration in nanoseconds.
     pub(super) duration: u64,
+    /// The same with earlier, much slower growth.
+    whole_duration: u64,
     /// Growth in the last third relative to the first third, without outliers.
     ratio: f64,
 }
@@ -84,7 +86,8 @@ impl GrowthRun {
             if later <= run.from {
                 break;
             }
-            run = Self::between(observed, later, to, settled, gap);
+            let whole_duration = run.whole_duration;
+            run = Self { whole_duration, ..Self::between(observed, later, to, settled, gap) };
         }
         Some(run)
     }
@@ -105,6 +108,7 @@ impl GrowthRun {
             part.iter().fold(0_u64, |sum, window| sum.saturating_add(window.survived.min(most)))
         };
         let cap = middle.saturating_mul(3);
+        let duration = observed.bounds(to).1.saturating_sub(observed.bounds(from).0);
         let third = (windows.len() / 3).max(1).min(windows.len());
         let first = sum(windows.get(..third).unwrap_or_default(), cap);
         let last = sum(windows.get(windows.len() - third..).unwrap_or_default(), cap);
@@ -120,7 +124,8 @@ impl GrowthRun {
                 sum(windows.get(1..).unwrap_or_default(), middle.saturating_mul(8)),
                 observed.bounds(to).1.saturating_sub(observed.bounds(from).1),
             ),
-            duration: observed.bounds(to).1.saturating_sub(observed.bounds(from).0),
+            duration,
+            whole_duration: duration,
             ratio: last as f64 / first.max(1) as f64,
         }
     }
@@ -133,13 +138,25 @@ impl GrowthRun {
         let dense =
             self.count >= DENSE_SURVIVORS && self.gap == 1 && self.len() >= MIN_DENSE_RUN_WINDOWS;
         (long || dense)
-            && self.duration >= min_duration(site)
+            && self.missing_time(site) == 0
             && self.duration >= self.min_overdue(observed)
             && self.is_ongoing(observed, site)
             && self.is_even()
             && self.raises_live_total(observed)
             && self.is_not_cache_tail(observed)
             && is_above_midpoint(observed)
+    }
+
+    /// Time by which the growth is too short. If it only became faster, the slower growth before
+    /// counts, too.
+    fn missing_time(&self, site: &SiteObservation<'_>) -> u64 {
+        let min = min_duration(site);
+        let own = min.saturating_sub(self.duration);
+        if self.gap > 1 {
+            return own;
+        }
+        let whole = min.saturating_sub(self.whole_duration);
+        own.min(whole.max(min.min(MIN_GROWTH_BUSY_NS).saturating_sub(self.duration)))
     }
 
     /// Minimum duration because of the due age. The few that outlive the due age are a tail of the
@@ -166,8 +183,8 @@ impl GrowthRun {
             && self.is_not_cache_tail(observed);
         let each = self.duration / self.count.max(1);
         let more = each.saturating_mul(MIN_SURVIVORS.saturating_sub(self.count));
-        let needed = min_duration(site).max(self.min_overdue(observed));
-        grows.then(|| Nanos(needed.saturating_sub(self.duration).max(more).max(SECOND)))
+        let overdue = self.min_overdue(observed).saturating_sub(self.duration);
+        grows.then(|| Nanos(self.missing_time(site).max(overdue).max(more).max(SECOND)))
     }
 
     fn len(&self) -> usize {

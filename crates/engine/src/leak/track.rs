@@ -206,12 +206,15 @@ impl Track {
     }
 
     /// The state before the frees since the last allocation, with its time, if those freed at least
-    /// half and took at most an eighth of the time of the site.
+    /// half and took at most a quarter of the time of the site; half, if it grew for so long that it
+    /// was a leak while the process ran.
     fn before_final_frees(&self, start: Timestamp, now: Timestamp) -> Option<(Timestamp, Self)> {
         let frees = &self.final_frees;
         let (at, live, history) = (frees.ended > 0).then(|| self.history.before_frees())??;
         let at = Timestamp(start.0.saturating_add(at.0));
-        if (now - at).0 > (at - self.first).0 / 8 || self.quantity() > live / 2 {
+        let life = (at - self.first).0;
+        let limit = if life >= growth_run::MIN_GROWTH.0 { life / 2 } else { life / 4 };
+        if (now - at).0 > limit || self.quantity() > live / 2 {
             return None;
         }
         let unfreed = Self {

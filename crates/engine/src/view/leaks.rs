@@ -212,7 +212,6 @@ impl<'a> Leak<'a> {
         let (own, others): (Vec<_>, Vec<_>) =
             group.iter().partition(|member| member.resource == main.resource);
         let first = own.first()?;
-        let SiteVerdict { resource, evidence, frames, .. } = first.verdict;
         let mut lines: Vec<u32> = Vec::new();
         let responsible = own.iter().filter_map(|member| member.verdict.frames.responsible());
         for line in responsible.map(|frame| frame.line) {
@@ -224,13 +223,22 @@ impl<'a> Leak<'a> {
             Resource::Memory(kind) => Some(kind),
             Resource::Tensors | Resource::Objects(_) => None,
         };
+        // Graphs keep the memory of their captures.
+        let is_graph = |member: &&&Member<'_>| {
+            let kinds = [ObjectKind::Graph, ObjectKind::GraphExec];
+            kinds.iter().any(|kind| member.resource == LeakResource::Objects(*kind))
+        };
+        let causes = own.iter().chain(others.iter().filter(is_graph)).map(|member| {
+            let SiteVerdict { resource, evidence, frames, .. } = member.verdict;
+            (*resource, evidence, &**frames)
+        });
         let confidence = own.iter().map(|member| member.verdict.confidence).max();
         Some(Self {
             program: first.program.clone(),
             user: first.user,
             processes: processes(group, main.resource),
-            advice: advise(*resource, evidence, frames, lines.len()),
-            stack: frames,
+            advice: advise(causes, lines.len()),
+            stack: &first.verdict.frames,
             lines,
             resource: main.resource,
             kind: kind(first)

@@ -203,9 +203,14 @@ fn gpu_rows<'a>(
         let reported = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
         let total = facts.map(|facts| facts.total).filter(|total| total.0 > 0);
         let sum = sums.get(&gpu).copied().unwrap_or_default();
+        let used = total
+            .zip(reported)
+            .map(|(total, view)| Bytes(total.0.saturating_sub(view.free_bytes.0)));
+        // The driver's value may be older than the traced one.
+        let is_behind = used.is_some_and(|used| used.0 < sum.traced);
         let growth_per_hour = match reported {
-            Some(reported) => reported.growth_per_hour,
-            None => sum.growth.filter(|_| is_only),
+            Some(reported) if !is_behind => reported.growth_per_hour,
+            _ => sum.growth.filter(|_| is_only),
         };
         let fills = |leak: &&Leak<'_>| leak.time_until_full.is_some() && leak.gpu == gpu;
         let leaked = leaks.iter().filter(fills);
@@ -217,9 +222,7 @@ fn gpu_rows<'a>(
             gpu,
             name: facts.map_or("", |facts| facts.name),
             total,
-            used: total
-                .zip(reported)
-                .map(|(total, view)| Bytes(total.0.saturating_sub(view.free_bytes.0))),
+            used: used.map(|used| used.max(Bytes(sum.traced))),
             traced: Bytes(sum.traced),
             untracked: Bytes(sum.untracked),
             growth_per_hour,

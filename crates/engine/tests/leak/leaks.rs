@@ -178,6 +178,15 @@ fn accelerating_leak_is_found() {
 }
 
 #[test]
+fn leak_of_blocks_that_become_much_larger_is_found_after_half_a_minute() {
+    let scenario =
+        Scenario::new().keep(every(0.0, 18.0, 0.05), 2).keep(every(18.0, 90.0, 0.05), 20);
+    assert_leak(&scenario, 32.0, 90.0);
+    let burst = Scenario::new().keep(every(0.0, 30.0, 0.05), 2).keep(every(30.0, 34.0, 0.05), 20);
+    assert_ne!(burst.verdict(34.0), Verdict::Leak);
+}
+
+#[test]
 fn large_single_allocation_does_not_hide_a_leak() {
     let scenario = Scenario::new().one(20.0, None, 1_000_000).keep(every(0.0, 120.0, 0.2), 100);
     assert_leak(&scenario, 60.0, 120.0);
@@ -246,6 +255,20 @@ fn leak_that_is_freed_at_exit_is_found() {
     );
     assert_eq!((evidence.created, evidence.freed), (600, 399));
     assert!((35_000_000..38_000_000).contains(&evidence.growth_per_hour), "{evidence:?}");
+}
+
+#[test]
+fn leak_that_is_slowly_freed_at_exit_is_found() {
+    let freed_within = |seconds: f64, grew: f64| {
+        // The oldest first.
+        let life = |at: f64| grew + 0.1 + seconds * at / grew - at;
+        let leak = Scenario::new().with_lifetimes(every(0.0, grew, 0.1), 1000, life);
+        leak.classify(grew + seconds + 0.2, true).0
+    };
+    assert_eq!(freed_within(4.5, 20.0), Verdict::Leak);
+    assert_ne!(freed_within(6.0, 20.0), Verdict::Leak);
+    assert_eq!(freed_within(18.0, 40.0), Verdict::Leak);
+    assert_ne!(freed_within(25.0, 40.0), Verdict::Leak);
 }
 
 #[test]

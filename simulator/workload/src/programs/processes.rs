@@ -1,8 +1,10 @@
 //! Programs with several processes, or with an exec.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -173,9 +175,10 @@ pub(crate) fn ipc(device: Device, common: &CommonArgs) -> anyhow::Result<()> {
     let mut handle = IpcHandle { bytes: [0; 64] };
     // SAFETY: the pointer is valid for writing.
     unsafe { device.driver.cuIpcGetMemHandle(&raw mut handle, pointer) }?;
-    let text: String = handle.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut command = this_program(common)?;
-    command.args(["ipc-child", "--handle", &text]).args(["--hold-ms", &common.hold_ms.to_string()]);
+    command
+        .args(["ipc-child", "--handle", &handle.to_text()])
+        .args(["--hold-ms", &common.hold_ms.to_string()]);
     let mut child = command.spawn().context("cannot start a process")?;
     let mut signaled = false;
     let status = loop {
@@ -194,13 +197,10 @@ pub(crate) fn ipc(device: Device, common: &CommonArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the parent's memory twice and closes it once.
+/// Opens the parent's memory twice and closes it once, or opens memory until the parent ends.
 pub(crate) fn ipc_child(device: Device, options: &IpcChild) -> anyhow::Result<()> {
-    let mut handle = IpcHandle { bytes: [0; 64] };
-    let digits = options.handle.as_bytes().chunks(2);
-    for (byte, digits) in handle.bytes.iter_mut().zip(digits) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits)?, 16).context("invalid handle")?;
-    }
+    let Some(handle) = &options.handle else { return receive(device, options.keep) };
+    let handle = IpcHandle::from_text(handle).context("invalid handle")?;
     let (mut first, mut second) = (0, 0);
     // SAFETY: the pointers are valid for writing; the handle is passed by value.
     unsafe { device.driver.cuIpcOpenMemHandle_v2(&raw mut first, handle, 1) }?;
@@ -213,4 +213,65 @@ pub(crate) fn ipc_child(device: Device, options: &IpcChild) -> anyhow::Result<()
     // SAFETY: takes an address that the driver returned.
     unsafe { device.driver.cuIpcCloseMemHandle(second) }?;
     Ok(())
+}
+
+/// Number of received buffers that are in use at a time.
+const RECEIVED: usize = 4;
+
+/// Opens memory for each line, and closes the oldest; answers each line with the number that was
+/// closed.
+fn receive(device: Device, keep: bool) -> anyhow::Result<()> {
+    let mut open = VecDeque::new();
+    for line in std::io::stdin().lines() {
+        let handle = IpcHandle::from_text(&line?).context("invalid handle")?;
+        let mut pointer = 0;
+        // SAFETY: the pointer is valid for writing; the handle is passed by value.
+        unsafe { device.driver.cuIpcOpenMemHandle_v2(&raw mut pointer, handle, 1) }?;
+        open.push_back(pointer);
+        let oldest = if keep || open.len() <= RECEIVED { None } else { open.pop_front() };
+        if let Some(oldest) = oldest {
+            // SAFETY: takes an address that the driver returned.
+            unsafe { device.driver.cuIpcCloseMemHandle(oldest) }?;
+        }
+        print_line(&u32::from(oldest.is_some()).to_string());
+    }
+    Ok(())
+}
+
+/// A child process that opens memory of this one.
+pub(super) struct Receiver {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Receiver {
+    /// Starts it; `keep`: it never closes what it opened.
+    pub(super) fn start(ordinal: c_int, keep: bool) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--device", &ordinal.to_string(), "ipc-child"]);
+        command.args(keep.then_some("--keep"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let answers = BufReader::new(child.stdout.take().context("no pipe")?);
+        Ok(Self { child, answers })
+    }
+
+    /// Sends memory; returns whether the oldest that was sent is closed.
+    pub(super) fn send(&mut self, device: &Device, pointer: u64) -> anyhow::Result<bool> {
+        let mut handle = IpcHandle { bytes: [0; 64] };
+        // SAFETY: the pointer is valid for writing.
+        unsafe { device.driver.cuIpcGetMemHandle(&raw mut handle, pointer) }?;
+        let input = self.child.stdin.as_mut().context("no pipe")?;
+        writeln!(input, "{}", handle.to_text())?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        Ok(answer.trim() == "1")
+    }
+
+    /// Ends it.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait()?;
+        anyhow::ensure!(status.success(), "the child failed");
+        Ok(())
+    }
 }

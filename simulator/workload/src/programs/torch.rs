@@ -47,6 +47,7 @@ functions! {
     begin_pool c"sim_torch_begin_pool" () -> ();
     end_pool c"sim_torch_end_pool" () -> ();
     wait c"sim_torch_wait_for_stream" (u64) -> ();
+    finished c"sim_torch_streams_finished" () -> ();
     host_block c"sim_torch_host_block" (u64, i64) -> ();
     report c"sim_torch_report" () -> i32;
 }
@@ -127,15 +128,28 @@ impl Cache {
         unsafe { (self.end_pool)() };
     }
 
-    /// Lets a block wait for another stream when it is freed: it is not used again.
+    /// Lets a block wait for another stream when it is freed: it is not used again until
+    /// [`Self::streams_finished`].
     pub(crate) fn wait_for_stream(&self, address: u64) {
         // SAFETY: the allocator checks the address.
         unsafe { (self.wait)(address) };
     }
 
+    /// Makes freed blocks that waited for a stream available.
+    pub(crate) fn streams_finished(&self) {
+        // SAFETY: a plain call.
+        unsafe { (self.finished)() };
+    }
+
     pub(crate) fn free_tensor(&self, address: u64) {
         // SAFETY: the allocator checks the address.
         unsafe { (self.free)(address) };
+    }
+
+    /// Returns unused segments to the driver.
+    pub(crate) fn empty_cache(&self) {
+        // SAFETY: a plain call.
+        unsafe { (self.empty)() };
     }
 
     /// Writes the oracle, if it is requested.
@@ -200,8 +214,7 @@ pub(crate) fn train(common: &CommonArgs, options: &TorchArgs, leaks: bool) -> an
         held.into_iter().for_each(|address| cache.free_tensor(address));
     }
     if options.empty_cache {
-        // SAFETY: a plain call.
-        unsafe { (cache.empty)() };
+        cache.empty_cache();
     }
     cache.report();
     Ok(())

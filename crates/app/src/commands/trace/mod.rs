@@ -208,6 +208,9 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
         Some(dir) => LiveTrace::start_in_process(options, dir)?,
         None => LiveTrace::start(options)?,
     };
+    for pid in settings.target.pid.iter().filter(|pid| !has_driver(**pid)) {
+        output::log(&format!("process {pid} has not loaded libcuda.so: it has no GPU memory yet"));
+    }
     let mut out = output::reports(reports)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let mut report =
@@ -348,6 +351,12 @@ fn target(options: &cli::TargetArgs, command: Option<Pid>) -> Target {
             follow: options.follow_forks,
         },
     }
+}
+
+/// Whether a process has loaded a CUDA driver, or that cannot be read.
+fn has_driver(pid: u32) -> bool {
+    let maps = std::fs::read(format!("/proc/{pid}/maps"));
+    maps.map_or(true, |maps| maps.windows(10).any(|part| part == b"libcuda.so"))
 }
 
 /// Returns the size of a ring buffer.

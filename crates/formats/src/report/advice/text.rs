@@ -6,6 +6,7 @@ use engine::model::units::Bytes;
 
 use super::{AdviceReport, GpuAdvice, MAX_SENTENCE_CHARS, NeedResult, StepJson};
 use crate::report::live::text::TextStyle;
+use crate::report::view::wrap;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum number of steps per GPU in the text.
@@ -23,7 +24,8 @@ pub fn write(out: &mut dyn Write, advice: &AdviceReport, style: TextStyle) -> io
         writeln!(out, "No process holds GPU memory.")?;
     }
     for note in &advice.notes {
-        writeln!(out, "\nNote: {}", sanitize_up_to(note, MAX_SENTENCE_CHARS))?;
+        writeln!(out)?;
+        write_wrapped(out, "Note: ", note, style)?;
     }
     Ok(())
 }
@@ -40,10 +42,10 @@ fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Resu
     for (number, step) in listed.iter().enumerate() {
         let restart = |one: &StepJson| one.action == "restart_leaking" && one.pid == step.pid;
         let earlier = listed[..number].iter().position(restart);
-        writeln!(out, "  {}. {}", number + 1, action(step))?;
+        write_wrapped(out, &format!("  {}. ", number + 1), &action(step), style)?;
         match earlier {
             Some(earlier) => writeln!(out, "     instead of step {}", earlier + 1)?,
-            None => write_details(out, step)?,
+            None => write_details(out, step, style)?,
         }
     }
     match gpu.steps.len() - listed.len() {
@@ -121,9 +123,9 @@ fn action(step: &StepJson) -> String {
     format!("{action}{freed}{safe}")
 }
 
-fn write_details(out: &mut dyn Write, step: &StepJson) -> io::Result<()> {
-    writeln!(out, "     reason: {}", sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS))?;
-    writeln!(out, "     cost:   {}", sanitize_up_to(&step.cost, MAX_SENTENCE_CHARS))?;
+fn write_details(out: &mut dyn Write, step: &StepJson, style: TextStyle) -> io::Result<()> {
+    write_wrapped(out, "     reason: ", &step.reason, style)?;
+    write_wrapped(out, "     cost:   ", &step.cost, style)?;
     for command in &step.commands {
         let prefix = match &*command.language {
             "shell" => "$ ",
@@ -132,6 +134,20 @@ fn write_details(out: &mut dyn Write, step: &StepJson) -> io::Result<()> {
             _ => "environment: ",
         };
         writeln!(out, "     {prefix}{}", sanitize_up_to(&command.text, MAX_SENTENCE_CHARS))?;
+    }
+    Ok(())
+}
+
+/// Writes a text whose later lines are indented like the first.
+fn write_wrapped(
+    out: &mut dyn Write,
+    prefix: &str,
+    text: &str,
+    style: TextStyle,
+) -> io::Result<()> {
+    let text = sanitize_up_to(text, MAX_SENTENCE_CHARS);
+    for line in wrap(&format!("{prefix}{text}"), style.width, prefix.len()) {
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

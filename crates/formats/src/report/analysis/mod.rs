@@ -220,10 +220,11 @@ impl AnalyzedFile<'_> {
         })
     }
 
-    /// Formats a time for readers: RFC 3339, or seconds since the start.
+    /// Formats a time for readers: the time of day, with the date if that is not the one of the
+    /// start; or seconds since the start.
     pub(crate) fn time(&self, at: Timestamp) -> String {
         match self.clock() {
-            Some(clock) => clock.precise(at),
+            Some(clock) => clock.millisecond(at),
             None => format!("{:.3}s", self.nanos(at) as f64 / 1e9),
         }
     }

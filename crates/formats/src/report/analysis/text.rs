@@ -6,14 +6,15 @@ use engine::model::units::{Bytes, Timestamp};
 
 use super::document::{AsciiChart, Cell, Document, Line, Section, Table};
 use crate::report::live::text::TextStyle;
-use crate::report::view::fit;
+use crate::report::view::{fit, wrap};
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a line.
 const MAX_LINE_CHARS: usize = 400;
 
-/// Width and height of a chart, in characters.
-const CHART_SIZE: (usize, usize) = (72, 8);
+/// Height of a chart in lines, and its smallest and largest width.
+const CHART_HEIGHT: usize = 8;
+const CHART_WIDTH: (usize, usize) = (20, 100);
 
 fn clean(text: &str) -> String {
     sanitize_up_to(text, MAX_LINE_CHARS).into_owned()
@@ -21,9 +22,10 @@ fn clean(text: &str) -> String {
 
 /// Writes a report.
 pub(super) fn write(out: &mut dyn Write, document: &Document, style: TextStyle) -> io::Result<()> {
-    let headline = clean(&document.headline);
-    let headline = if document.alarm { style.alarm(&headline) } else { style.bold(&headline) };
-    writeln!(out, "{headline}")?;
+    for headline in wrap(&clean(&document.headline), style.width, 2) {
+        let headline = if document.alarm { style.alarm(&headline) } else { style.bold(&headline) };
+        writeln!(out, "{headline}")?;
+    }
     for one in &document.lines {
         line(out, one, style)?;
     }
@@ -40,11 +42,16 @@ pub(super) fn write(out: &mut dyn Write, document: &Document, style: TextStyle) 
 }
 
 fn line(out: &mut dyn Write, line: &Line, style: TextStyle) -> io::Result<()> {
-    match line {
-        Line::Plain(text) => writeln!(out, "{}", clean(text)),
-        Line::Dim(text) => writeln!(out, "{}", style.dim(&clean(text))),
-        Line::Alarm(text) => writeln!(out, "{}", style.alarm(&clean(text))),
+    let (Line::Plain(text) | Line::Dim(text) | Line::Alarm(text)) = line;
+    for text in wrap(&clean(text), style.width, 2) {
+        let text = match line {
+            Line::Plain(_) => text,
+            Line::Dim(_) => style.dim(&text),
+            Line::Alarm(_) => style.alarm(&text),
+        };
+        writeln!(out, "{text}")?;
     }
+    Ok(())
 }
 
 fn section(out: &mut dyn Write, section: &Section, style: TextStyle) -> io::Result<()> {
@@ -53,7 +60,9 @@ fn section(out: &mut dyn Write, section: &Section, style: TextStyle) -> io::Resu
     }
     writeln!(out)?;
     if !section.title.is_empty() {
-        writeln!(out, "{}", style.bold(&clean(&section.title)))?;
+        for title in wrap(&clean(&section.title), style.width, 2) {
+            writeln!(out, "{}", style.bold(&title))?;
+        }
     }
     if let Some(series_chart) = &section.chart {
         chart(out, series_chart, style)?;
@@ -69,62 +78,98 @@ fn table(out: &mut dyn Write, table: &Table, style: TextStyle) -> io::Result<()>
     if table.rows.is_empty() {
         return Ok(());
     }
-    let cells: Vec<Vec<String>> = table
-        .rows
-        .iter()
-        .map(|row| row.iter().map(|cell| clean(&cell.short())).collect())
-        .collect();
-    let is_numeric = |column: usize| {
-        let mut in_column = table.rows.iter().filter_map(|row| row.get(column));
-        in_column.any(Cell::is_numeric)
-    };
-    let mut widths = Vec::new();
-    for (column, name) in table.columns.iter().enumerate() {
-        let cells = cells.iter().filter_map(|row| row.get(column));
-        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        widths.push((widest.max(name.len()), is_numeric(column)));
+    let mut columns: Vec<Column> =
+        (0..table.columns.len()).map(|index| Column::of(table, index)).collect();
+    if total(&columns) > style.width {
+        columns.retain(|column| !column.is_zero);
     }
-    let room = fit_last(&mut widths, style.width);
-    let head: Vec<String> = table.columns.iter().map(|name| name.to_uppercase()).collect();
-    writeln!(out, "{}", style.dim(&aligned(&head, &widths)))?;
-    for (row, mut cells) in table.rows.iter().zip(cells) {
-        cells.last_mut().into_iter().for_each(|cell| *cell = fit(cell, room));
-        writeln!(out, "{}", aligned(&cells, &widths))?;
-        for (column, cell) in row.iter().enumerate() {
-            let indent: usize = widths.iter().take(column).map(|(width, _)| width + 2).sum();
+    shrink(&mut columns, style.width);
+    let head = columns.iter().map(|column| column.title.clone());
+    writeln!(out, "{}", style.dim(&aligned(head, &columns)))?;
+    for row in &table.rows {
+        let cells: Vec<&Cell> = columns.iter().filter_map(|column| row.get(column.index)).collect();
+        let short = cells
+            .iter()
+            .zip(&columns)
+            .map(|(cell, column)| fit(&clean(&cell.short()), column.width));
+        writeln!(out, "{}", aligned(short, &columns))?;
+        let mut indent = 0;
+        for (cell, column) in cells.iter().zip(&columns) {
             for more in cell.more_lines() {
-                writeln!(out, "  {:indent$}{}", "", style.dim(&fit(&clean(more), room)))?;
+                let more = fit(&clean(more), column.width);
+                writeln!(out, "  {:indent$}{}", "", style.dim(&more))?;
             }
+            indent += column.width + 2;
         }
     }
     Ok(())
 }
 
-/// Minimum width of the last column.
-const MIN_LAST_WIDTH: usize = 24;
-
-/// Shortens the last column, which has the site, so that a row fits. Returns the room for it.
-fn fit_last(widths: &mut [(usize, bool)], width: usize) -> usize {
-    let all: usize = widths.iter().map(|(width, _)| width + 2).sum();
-    let Some((last, is_numeric)) = widths.last_mut() else { return width };
-    if *is_numeric {
-        return *last;
-    }
-    let room = width.saturating_sub(all - *last).max(MIN_LAST_WIDTH);
-    *last = (*last).min(room);
-    room
+/// A column as it is printed.
+struct Column {
+    index: usize,
+    title: String,
+    width: usize,
+    is_numeric: bool,
+    /// Whether no row has a value other than zero.
+    is_zero: bool,
 }
 
-fn aligned(cells: &[String], widths: &[(usize, bool)]) -> String {
+impl Column {
+    fn of(table: &Table, index: usize) -> Self {
+        let cells = || table.rows.iter().filter_map(|row| row.get(index));
+        let title = table.columns.get(index).map_or_else(String::new, |name| name.to_uppercase());
+        let lines = cells().flat_map(|cell| {
+            let more = cell.more_lines().iter().map(|line| clean(line));
+            std::iter::once(clean(&cell.short())).chain(more)
+        });
+        let widest = lines.map(|line| line.chars().count()).max().unwrap_or(0);
+        Self {
+            index,
+            width: widest.max(title.len()),
+            title,
+            is_numeric: cells().any(Cell::is_numeric),
+            is_zero: cells()
+                .all(|cell| matches!(cell, Cell::Empty | Cell::Bytes(0) | Cell::Count(0))),
+        }
+    }
+}
+
+/// Smallest widths to which columns of texts are shortened: the last one, which has the site, and
+/// others.
+const MIN_WIDTHS: (usize, usize) = (24, 8);
+
+fn total(columns: &[Column]) -> usize {
+    columns.iter().map(|column| column.width + 2).sum()
+}
+
+/// Shortens columns of texts, the last one first, until a row fits.
+fn shrink(columns: &mut [Column], width: usize) {
+    let last = columns.len().saturating_sub(1);
+    for (is_last, min) in [(true, MIN_WIDTHS.0), (false, MIN_WIDTHS.1), (true, MIN_WIDTHS.1)] {
+        loop {
+            let excess = total(columns).saturating_sub(width);
+            let texts = columns.iter_mut().enumerate().filter(|(index, column)| {
+                !column.is_numeric && (*index == last) == is_last && column.width > min
+            });
+            match texts.max_by_key(|(_, column)| column.width) {
+                Some((_, column)) if excess > 0 => column.width -= 1,
+                _ => break,
+            }
+        }
+    }
+}
+
+fn aligned(cells: impl Iterator<Item = String>, columns: &[Column]) -> String {
     let mut text = String::new();
-    for (cell, (width, right)) in cells.iter().zip(widths) {
+    for (cell, column) in cells.zip(columns) {
         text += "  ";
-        let fill = " ".repeat(width.saturating_sub(cell.chars().count()));
-        if *right {
+        let fill = " ".repeat(column.width.saturating_sub(cell.chars().count()));
+        if column.is_numeric {
             text += &fill;
         }
-        text += cell;
-        if !*right {
+        text += &cell;
+        if !column.is_numeric {
             text += &fill;
         }
     }
@@ -137,23 +182,25 @@ fn chart(out: &mut dyn Write, chart: &AsciiChart, style: TextStyle) -> io::Resul
     let Some(curve) = chart.curves.first() else { return Ok(()) };
     let times = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
     let (Some(first), Some(last)) = (times().min(), times().max()) else { return Ok(()) };
-    let heights = heights(&curve.points, (first, last), CHART_SIZE.0);
-    let Some(top) = heights.iter().copied().max().filter(|top| *top > 0) else { return Ok(()) };
+    let top = curve.points.iter().map(|(_, bytes)| *bytes).max();
+    let Some(top) = top.filter(|top| *top > 0) else { return Ok(()) };
     let label = Bytes(top).to_string();
-    for row in (0..CHART_SIZE.1).rev() {
+    let width = style.width.saturating_sub(label.len() + 3).clamp(CHART_WIDTH.0, CHART_WIDTH.1);
+    let heights = heights(&curve.points, (first, last), width);
+    for row in (0..CHART_HEIGHT).rev() {
         let bar = |height: &u64| {
             let eighths =
-                (u128::from(*height) * (CHART_SIZE.1 as u128) * 8).div_ceil(u128::from(top));
+                (u128::from(*height) * (CHART_HEIGHT as u128) * 8).div_ceil(u128::from(top));
             let here = eighths.saturating_sub(row as u128 * 8).min(8) as usize;
             BARS.get(here).copied().unwrap_or(' ')
         };
         let text: String = heights.iter().map(bar).collect();
-        let side = if row + 1 == CHART_SIZE.1 { label.clone() } else { " ".repeat(label.len()) };
+        let side = if row + 1 == CHART_HEIGHT { label.clone() } else { " ".repeat(label.len()) };
         writeln!(out, "  {} {}", style.dim(&side), text.trim_end())?;
     }
     let (first, last) = (clean(&chart.ends.0), clean(&chart.ends.1));
-    let room = CHART_SIZE.0.saturating_sub(first.chars().count() + last.chars().count());
-    let axis = format!("{:width$} {first}{:room$}{last}", "", "", width = label.len());
+    let room = width.saturating_sub(first.chars().count() + last.chars().count());
+    let axis = format!("{:indent$} {first}{:room$}{last}", "", "", indent = label.len());
     writeln!(out, "  {}", style.dim(&axis))
 }
 

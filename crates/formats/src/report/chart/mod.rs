@@ -18,7 +18,8 @@ use engine::headline::UNKNOWN_LIBRARY;
 use engine::model::ids::SiteId;
 use engine::model::units::Timestamp;
 
-use super::analysis::{AnalyzedFile, OverlaySeries, frames};
+use super::analysis::{AnalyzedFile, OverlaySeries};
+use super::view::stack_location;
 use crate::sanitize::sanitize;
 
 /// A chart.
@@ -154,7 +155,7 @@ fn band_name(band: Band, file: &AnalyzedFile<'_>) -> (String, bool) {
         Band::Kind(kind) => kind.to_string(),
         Band::Site(site) => {
             let stack = site.map(|site| file.info.stacks.call_stack(site)).unwrap_or_default();
-            if stack.is_empty() { "(no call stack)".to_owned() } else { frames::label(&stack) }
+            stack_location(&stack)
         }
         Band::Process(pid) => match file.process(pid) {
             Some(name) => format!("{pid} {name}"),

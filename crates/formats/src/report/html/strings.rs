@@ -7,7 +7,7 @@ use engine::model::stack::{CallStack, Frame, Language, StackTable};
 use serde_json::{Value, json};
 
 use super::packed_data::NumberPacker;
-use crate::report::analysis::frames;
+use crate::report::view::stack_location;
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a text.
@@ -91,7 +91,7 @@ impl<'a> StringTable<'a> {
     }
 
     fn stack(&mut self, site: SiteId, frames: &CallStack) -> usize {
-        let label = self.text(&frames::label(frames));
+        let label = self.text(&stack_location(frames));
         let library = frames.headline().folded.iter().copied();
         self.numbers.put(label as u64);
         self.numbers.put(frames.len() as u64);

@@ -8,7 +8,7 @@ use engine::verdict::SiteVerdict;
 use engine::view::{Leak, View};
 
 use super::table;
-use super::{growth, held_phrase, leak_location};
+use super::{growth, held_phrase, leak_location, site_location};
 use crate::report::analysis::frames;
 use crate::report::live::text::TextStyle;
 use crate::report::verdict;
@@ -37,7 +37,10 @@ pub fn write_leak(
         .collect();
     let user = leak.user.map_or_else(String::new, |user| format!(" of {}", sanitize(user)));
     writeln!(out, "  {program}{user}, pid {}{gpu}", pids.join(", "))?;
-    writeln!(out, "  holds {}, grows {}", held_phrase(leak), growth(leak))?;
+    let holds = format!("  holds {}, grows {}", held_phrase(leak), growth(leak));
+    for line in table::wrap(&holds, style.width, 4) {
+        writeln!(out, "{line}")?;
+    }
     for site in &leak.sites {
         write_site(out, site, leak, style)?;
     }
@@ -54,10 +57,11 @@ fn write_site(
     leak: &Leak<'_>,
     style: TextStyle,
 ) -> io::Result<()> {
-    let pid = site.pid.map_or_else(|| "exited".to_owned(), |pid| format!("pid {pid}"));
+    let pid = site.pid.filter(|_| leak.processes.len() > 1);
+    let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
     let several = if leak.sites.len() > 1 {
         let amount = verdict::live(site.resource, &site.evidence);
-        format!(" of {} ({pid}, {amount})", verdict::location(site.site, &site.frames))
+        format!(" of {}: {amount}{pid}", site_location(site.site, &site.frames))
     } else {
         String::new()
     };

@@ -1,7 +1,7 @@
 //! The labels of the scenarios, and the half of the corpus that each belongs to.
 
 use super::scenario_thread::ScenarioThread;
-use super::{healthy, leaking};
+use super::{frameworks, healthy, leaking};
 use crate::cuda::Driver;
 use crate::programs::torch;
 
@@ -22,6 +22,8 @@ pub(super) enum Group {
     Together,
     /// Leaks of PyTorch's cache and of its tensors.
     Segments,
+    /// Leaks of frameworks and libraries.
+    Framework,
     /// Healthy: caches.
     Cache,
     /// Healthy: growth that ends.
@@ -36,6 +38,8 @@ pub(super) enum Group {
     HealthyTogether,
     /// Healthy: PyTorch's cache and its tensors.
     HealthySegments,
+    /// Healthy: frameworks and libraries.
+    HealthyFramework,
 }
 
 impl Group {
@@ -48,6 +52,7 @@ impl Group {
             Self::Exit => "exit",
             Self::Together => "together",
             Self::Segments => "segments",
+            Self::Framework => "framework",
             Self::Cache => "cache",
             Self::Growth => "growth",
             Self::Churn => "churn",
@@ -55,6 +60,7 @@ impl Group {
             Self::HealthyExit => "healthy-exit",
             Self::HealthyTogether => "healthy-together",
             Self::HealthySegments => "healthy-segments",
+            Self::HealthyFramework => "healthy-framework",
         }
     }
 }
@@ -100,6 +106,10 @@ pub(super) type HealthySite = (&'static str, &'static [&'static str]);
 pub(super) const SHORT_LIVED: &[&str] =
     &["cache", "periodic", "plateau", "burst", "not_enough_data"];
 
+/// Accepted verdicts of memory that does not leak.
+pub(super) const HEALTHY: &[&str] =
+    &["cache", "periodic", "plateau", "burst", "ramp_up", "not_enough_data"];
+
 /// Library that scenarios with tensors need.
 pub(super) const TORCH: &str = "libc10_cuda.so";
 
@@ -118,7 +128,7 @@ pub(super) struct Scenario {
 
 /// Returns every scenario.
 pub(super) fn all() -> impl Iterator<Item = &'static Scenario> {
-    leaking::SCENARIOS.iter().chain(healthy::SCENARIOS)
+    leaking::SCENARIOS.iter().chain(healthy::SCENARIOS).chain(frameworks::SCENARIOS)
 }
 
 /// Returns the 64-bit FNV-1a hash.
@@ -195,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    const GROUPS: [Group; 14] = [
+    const GROUPS: [Group; 16] = [
         Group::Shape,
         Group::Hidden,
         Group::Kind,
@@ -210,6 +220,8 @@ mod tests {
         Group::HealthyExit,
         Group::HealthyTogether,
         Group::HealthySegments,
+        Group::Framework,
+        Group::HealthyFramework,
     ];
 
     /// The held-out half, from before the verdicts were tuned with the other half.
@@ -220,7 +232,8 @@ mod tests {
          growing-cache generation-cache emptied-cache warm-up \
          slow-start staging-pool more-clients rare-shapes ping-pong long-sawtooth \
          mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules ring-until-exit \
-         plan-cache many-shapes";
+         plan-cache many-shapes \
+         uncollected-ipc-leak shared-memory-leak out-of-memory-retry received-memory shared-memory streams-that-finish";
 
     #[test]
     fn scenario_names_are_unique() {
@@ -265,6 +278,7 @@ mod tests {
                 Group::Exit,
                 Group::Together,
                 Group::Segments,
+                Group::Framework,
             ]
             .contains(&scenario.group);
             assert_eq!(!scenario.leaks.is_empty(), leaking, "{}", scenario.name);

@@ -5,6 +5,7 @@ mod caches;
 mod churn;
 mod device_memory;
 mod exit;
+mod frameworks;
 mod growth;
 mod healthy;
 mod hidden;
@@ -15,6 +16,7 @@ mod objects;
 mod resources;
 mod scenario_thread;
 mod segments;
+mod sharing;
 mod together;
 
 use anyhow::anyhow;

@@ -21,6 +21,8 @@ sites! {
     graph_rebuild: exec,
     event_pool_get: event,
     module_lazy_load: module,
+    library_reload: library,
+    context_per_job: context,
 }
 
 /// Creates and destroys objects, and leaks one in four.
@@ -138,6 +140,30 @@ pub(super) fn lazy_modules(run: &mut ScenarioThread) -> anyhow::Result<()> {
         let module = run.random.u32(..24);
         if run.one_in(3) && loaded.insert(module) {
             module_lazy_load(run, 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// A library that is loaded again at each change, when the previous one is unloaded.
+pub(super) fn library_reloaded(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut churn = Churn::new(library_reload, resources::end_library, 1);
+    while run.step(20) {
+        traffic(run)?;
+        if run.one_in(4) {
+            churn.advance(run, 0, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// A context for each job, destroyed after it; up to five jobs run at a time.
+pub(super) fn context_jobs(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut churn = Churn::new(context_per_job, resources::end_context, 5);
+    while run.step(30) {
+        traffic(run)?;
+        if run.one_in(2) {
+            churn.advance(run, 0, None)?;
         }
     }
     Ok(())

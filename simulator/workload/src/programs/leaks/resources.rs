@@ -1,7 +1,7 @@
 //! Resources that scenarios create and destroy: memory of every kind, and CUDA objects. A resource
 //! is identified by its address or handle.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use super::scenario_thread::ScenarioThread;
@@ -108,6 +108,21 @@ pub(super) fn end_registered(run: &ScenarioThread, start: u64) -> Result<()> {
 pub(super) fn physical(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     let prop = AllocationProp::device(run.ordinal, false);
     create!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0))
+}
+
+/// Creates physical memory and exports it, as a file descriptor that another process received.
+pub(super) fn exported(run: &ScenarioThread, bytes: usize) -> Result<u64> {
+    let prop = AllocationProp::device(run.ordinal, true);
+    let created: Result<u64> =
+        create!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0));
+    let handle = created?;
+    let mut descriptor: c_int = -1;
+    let out = (&raw mut descriptor).cast::<c_void>();
+    // SAFETY: for handle type 1 the driver writes a file descriptor, for which there is room.
+    unsafe { run.device.driver.cuMemExportToShareableHandle(out, handle, 1, 0) }?;
+    // SAFETY: the descriptor was created above and belongs to this program.
+    unsafe { libc::close(descriptor) };
+    Ok(handle)
 }
 
 /// Creates an array of this many bytes, in rows of 4 KiB.

@@ -47,6 +47,13 @@ impl ScenarioThread {
         self.at.as_secs_f64() < self.seconds && !signals::stopped()
     }
 
+    /// Waits, after the last step too.
+    pub(super) fn pause(&self, time: Duration) {
+        if self.waits {
+            signals::sleep(time);
+        }
+    }
+
     /// Returns the elapsed fraction of the time, from 0 to 1.
     pub(super) fn progress(&self) -> f64 {
         self.at.as_secs_f64() / self.seconds

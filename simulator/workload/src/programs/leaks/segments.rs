@@ -1,6 +1,6 @@
 //! Memory of PyTorch's cache that its tensors do not explain, and memory that they do.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hint::black_box;
 
 use super::scenario_thread::ScenarioThread;
@@ -25,7 +25,8 @@ macro_rules! tensors {
 
 tensors! {
     leak_private_pool, leak_failed_capture, leak_waiting_blocks, leak_kept_tensors, step_tensor,
-    tensor_window, tensor_shapes
+    tensor_window, tensor_shapes, leak_stored_exception, tensor_retried, shape_pool, early_capture,
+    copied_block
 }
 
 /// Tensors of a step, all freed.
@@ -145,6 +146,97 @@ pub(super) fn many_shapes(run: &mut ScenarioThread) -> anyhow::Result<()> {
         let bytes = MIB * (10 + run.random.usize(..24));
         let tensor = tensor_shapes(&cache, run, bytes)?;
         cache.free_tensor(tensor);
+    }
+    cache.report();
+    Ok(())
+}
+
+/// More than any device has.
+const TOO_LARGE: usize = 1 << 44;
+
+/// Each tenth step fails, and its exception is stored with the tensors of the step.
+pub(super) fn stored_exceptions(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let cache = Cache::load(run.ordinal)?;
+    while run.step(20) {
+        step(&cache, run)?;
+        let tensor = leak_stored_exception(&cache, run, 2 * MIB)?;
+        if run.one_in(10) {
+            let failed = step_tensor(&cache, run, TOO_LARGE).is_err();
+            anyhow::ensure!(failed, "there is memory for everything");
+        } else {
+            cache.free_tensor(tensor);
+        }
+    }
+    cache.report();
+    Ok(())
+}
+
+/// Each tenth step fails, frees its tensors, and is done again in two parts.
+pub(super) fn retried(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let cache = Cache::load(run.ordinal)?;
+    while run.step(20) {
+        step(&cache, run)?;
+        let tensor = tensor_retried(&cache, run, 2 * MIB)?;
+        let failed = run.one_in(10) && step_tensor(&cache, run, TOO_LARGE).is_err();
+        cache.free_tensor(tensor);
+        if failed {
+            cache.empty_cache();
+            for _ in 0..2 {
+                let part = tensor_retried(&cache, run, MIB)?;
+                cache.free_tensor(part);
+            }
+        }
+    }
+    cache.report();
+    Ok(())
+}
+
+/// A graph is captured for each of twelve shapes, when it is first seen.
+pub(super) fn pool_of_each_shape(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let cache = Cache::load(run.ordinal)?;
+    let stream = resources::stream(run, 0)?;
+    let mut known = BTreeSet::new();
+    while run.step(50) {
+        step(&cache, run)?;
+        if known.insert(run.random.u32(..12)) {
+            capture(&cache, run, stream, shape_pool, false)?;
+        }
+    }
+    cache.report();
+    Ok(())
+}
+
+/// The first captures fail, until one succeeds.
+pub(super) fn early_failures(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let cache = Cache::load(run.ordinal)?;
+    let stream = resources::stream(run, 0)?;
+    let mut captures = 0;
+    while run.step(50) {
+        step(&cache, run)?;
+        if captures < 12 && run.one_in(3) {
+            captures += 1;
+            capture(&cache, run, stream, early_capture, captures < 12)?;
+        }
+    }
+    cache.report();
+    Ok(())
+}
+
+/// Freed blocks wait for another stream, which finishes every half second.
+pub(super) fn streams_finish(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let cache = Cache::load(run.ordinal)?;
+    let mut period = 0;
+    while run.step(50) {
+        step(&cache, run)?;
+        if run.one_in(2) {
+            let address = copied_block(&cache, run, 12 * MIB)?;
+            cache.wait_for_stream(address);
+            cache.free_tensor(address);
+        }
+        if run.period(500) != period {
+            period = run.period(500);
+            cache.streams_finished();
+        }
     }
     cache.report();
     Ok(())

@@ -13,10 +13,10 @@ pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Docume
     let moved = Cell::difference(before.bytes, after.bytes);
     let headline = match after.bytes.cmp(&before.bytes) {
         std::cmp::Ordering::Equal => {
-            format!("No change: {} never freed in both files", Bytes(after.bytes))
+            format!("No change: {} held at the end of both files", Bytes(after.bytes))
         }
         _ => format!(
-            "{} never freed: {} before, {} after",
+            "{} held at the end: {} before, {} after",
             moved.short(),
             Bytes(before.bytes),
             Bytes(after.bytes)
@@ -37,7 +37,7 @@ pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Docume
     ];
     let changed: Vec<_> = diff.rows.iter().filter(|row| row.trend != Trend::Same).collect();
     let shown = comparison.after.shown(changed.len());
-    let columns = ["never freed", "after", "peak", "count", "kind", "change", "site"];
+    let columns = ["held", "after", "peak", "count", "kind", "change", "site"];
     let rows = changed.iter().take(shown).map(|row| short(row, comparison));
     let section = Section::list("", &columns, rows, changed.len());
     let mut notes = comparison.before.notes(false);

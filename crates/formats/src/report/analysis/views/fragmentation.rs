@@ -78,9 +78,14 @@ pub(in crate::report::analysis) fn document(view: &FragmentationView) -> Documen
         "No caches or pools in this file".to_owned()
     } else if view.pools.iter().all(|pool| pool.stuck_bytes.is_none()) {
         let used = Bytes(sum(|pool| Some(pool.active_bytes)));
-        format!("{used} in use; the file has only pool totals, so fragmentation is unknown")
+        let of = match reserved {
+            0 => String::new(),
+            reserved => format!(" of {} reserved", Bytes(reserved)),
+        };
+        format!("{used}{of} in use; the file has only totals, so fragmentation is unknown")
     } else {
-        format!("{} of {} reserved is fragmented", Bytes(stuck), Bytes(reserved))
+        let known = sum(|pool| pool.stuck_bytes.and(pool.reserved_bytes));
+        format!("{} of {} reserved is fragmented", Bytes(stuck), Bytes(known))
     };
     let mut lines: Vec<_> =
         view.would_fit.iter().map(|one| Line::Plain(one.text.clone())).collect();

@@ -90,7 +90,8 @@ fn origin(file: &AnalyzedFile<'_>) -> String {
     let producer = file.imported.producer.as_deref();
     let by = producer.map_or_else(String::new, |producer| format!(" by {producer}"));
     let source = file.imported.source.name();
-    format!("{}: {source}{by}, {} events", file.path, file.imported.events)
+    let date = file.clock().map_or_else(String::new, |clock| format!(" of {}", clock.start_date()));
+    format!("{}: {source}{date}{by}, {} events", file.path, file.imported.events)
 }
 
 fn processes(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {

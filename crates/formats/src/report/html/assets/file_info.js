@@ -19,9 +19,16 @@ function startVerdict() {
   const link = ({ site, text }) => (site ? el("button", { type: "button", class: "link", onclick: () => pickSite(site) }, text) : text);
   if (ooms.length > 0) holder.append(el("ul", { id: "verdict-ooms" }, ...ooms.map((oom) => el("li", {}, link(oom)))));
   holder.append(el("h2", {}, headline));
-  /** @param {LeakText} leak */
-  const item = (leak) => el("li", {}, link(leak), el("div", { class: "more" }, leak.advice));
-  if (total > 0) holder.append(el("ol", { id: "verdict-leaks" }, ...leaks.slice(0, 10).map(item)));
+  const listed = leaks.slice(0, 10);
+  /** Returns the advice after the last of the leaks in a row that it is for. @param {number} index */
+  const advice = (index) => {
+    const text = listed[index].advice;
+    if (listed[index + 1]?.advice === text) return "";
+    let first = index;
+    while (first > 0 && listed[first - 1].advice === text) first -= 1;
+    return el("div", { class: "more" }, first < index ? `${first + 1} to ${index + 1}: ${text}` : text);
+  };
+  if (total > 0) holder.append(el("ol", { id: "verdict-leaks" }, ...listed.map((leak, index) => el("li", {}, link(leak), advice(index)))));
   if (total > 10) holder.append(el("p", { class: "more" }, `${countText(total - 10)} more under Growing.`));
 }
 

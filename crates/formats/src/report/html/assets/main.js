@@ -20,6 +20,8 @@ async function start() {
     throw error;
   }
   [state.from, state.to] = wholeTime();
+  // A single band says nothing that the total does not.
+  if (data.series_by.get("kind")?.bands.length === 1) state.by = "site";
   startTheme();
   startCards();
   startTimeline();

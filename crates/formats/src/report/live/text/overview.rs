@@ -9,9 +9,11 @@ use engine::view::{ProcessRow, View};
 use super::{TextStyle, api_misuse, failures, torch};
 use crate::export::ReportContext;
 use crate::report::kernels;
-use crate::report::verdict::{anomaly_summary, location};
+use crate::report::verdict::anomaly_summary;
 use crate::report::view::text::write_block;
-use crate::report::view::{gpu_facts, write_last, write_leak, write_out_of_memory};
+use crate::report::view::{
+    gpu_facts, site_location, wrap, write_last, write_leak, write_out_of_memory,
+};
 use crate::sanitize::sanitize;
 
 /// Maximum number of anomalies per report.
@@ -137,7 +139,7 @@ pub(super) fn anomalies(
     style: TextStyle,
 ) -> io::Result<()> {
     for anomaly in anomalies.iter().take(MAX_ANOMALIES) {
-        let location = location(anomaly.site, &anomaly.frames);
+        let location = site_location(anomaly.site, &anomaly.frames);
         let process = match anomaly.tid {
             Some(tid) => format!(
                 "{} (pid {}, thread {}:{tid})",
@@ -150,7 +152,9 @@ pub(super) fn anomalies(
             context.clock.time_of_day(anomaly.at),
             anomaly_summary(anomaly)
         );
-        writeln!(out, "{}", style.paint("33", &sanitize(&text)))?;
+        for line in wrap(&sanitize(&text), style.width, 2) {
+            writeln!(out, "{}", style.paint("33", &line))?;
+        }
     }
     match anomalies.len().saturating_sub(MAX_ANOMALIES) {
         0 => Ok(()),

@@ -6,17 +6,23 @@ use engine::model::tensor::{TensorsUnavailable, TorchDeviceView, TorchView};
 use engine::model::units::Bytes;
 
 use super::TextStyle;
+use crate::report::view::wrap;
 
 /// Writes the lines of one process.
 pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: TextStyle) -> io::Result<()> {
     for device in &view.devices {
-        writeln!(out, "  PyTorch {}", line(device))?;
+        for line in wrap(&format!("  PyTorch {}", line(device)), style.width, 4) {
+            writeln!(out, "{line}")?;
+        }
         if let Some(more) = untracked_note(device) {
             writeln!(out, "    {}", style.dim(&more))?;
         }
     }
     if let Some(reason) = reason(view) {
-        writeln!(out, "  PyTorch: tensors not tracked: {}", reason.reason())?;
+        let text = format!("  PyTorch: tensors not tracked: {}", reason.reason());
+        for line in wrap(&text, style.width, 4) {
+            writeln!(out, "{line}")?;
+        }
     }
     let missing: Vec<_> = [(view.lost, "events lost"), (view.unlisted, "blocks dropped")]
         .into_iter()
@@ -105,7 +111,8 @@ mod tests {
 
     fn lines(view: &TorchView) -> Vec<String> {
         let mut out = Vec::new();
-        section(&mut out, view, TextStyle::default()).unwrap();
+        let style = TextStyle { width: 200, ..TextStyle::default() };
+        section(&mut out, view, style).unwrap();
         String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
     }
 
