@@ -219,7 +219,7 @@ pub(super) struct OneSite {
 }
 
 /// `gpus`.
-pub(super) fn gpus(published: &PublishedSnapshot) -> List<impl Serialize> {
+pub(super) fn gpus(published: &PublishedSnapshot) -> List<impl Serialize + use<>> {
     let set = &published.metrics;
     let all = set.samples(catalog::GPU.name).iter();
     List::new("gpus", all, ListQuery::ALL, |sample| Gpu::new(sample, set))

@@ -7,6 +7,7 @@ use engine::model::stack::{CallStack, Frame, Language, StackTable};
 use serde_json::{Value, json};
 
 use super::packed_data::NumberPacker;
+use crate::report::analysis::frames;
 use crate::report::view::stack_location;
 use crate::sanitize::sanitize_up_to;
 

@@ -20,7 +20,7 @@ json_objects! {
     let {
         let found = &of.evidence;
         let is_bytes = of.resource.is_bytes();
-        let advised = with_advice.then(|| advise(of.resource, found, &of.frames, 1));
+        let advised = with_advice.then(|| advise([(of.resource, found, &*of.frames)], 1));
     }
     {
         pid: Option<u32> = of.pid.map(|pid| pid.0),
