@@ -9,8 +9,8 @@ use crate::common::{TestEnv, list, number};
 const ONCE: [(&str, &str, u64, u64); 13] = [
     // 64 KiB, 1000; unified 7000 and 11000; a rectangle 1000 × 64; a box 400 × 4 × 5.
     ("H2D", "sync", 6, 65_536 + 1000 + 7000 + 11_000 + 64_000 + 8000),
-    // 32 KiB, 2000; unified 14000; a batch of 1500 and 2500.
-    ("H2D", "async", 5, 32_768 + 2000 + 14_000 + 4000),
+    // 32 KiB, 2000; unified 14000; a batch of 1500 and 2500; batches of boxes 10 × 5 × 4 twice, 7 × 3 × 2.
+    ("H2D", "async", 8, 32_768 + 2000 + 14_000 + 4000 + 2 * 200 + 42),
     // 16 KiB, 3000; unified 8000; a rectangle 100 × 10.
     ("D2H", "sync", 4, 16_384 + 3000 + 8000 + 1000),
     // 8 KiB, 4000; unified 13000; a box 200 × 4 × 6; with attributes 3500.

@@ -44,7 +44,7 @@ pub(crate) struct PlotArgs {
     #[command(flatten)]
     pub(crate) overlay: SmiArgs,
     /// Time axis: elapsed or utc
-    #[arg(long = "time", default_value = "elapsed", value_parser = choice(TIME_AXES))]
+    #[arg(long = "time", value_name = "TIME", action = clap::ArgAction::Set, default_value = "elapsed", value_parser = choice(TIME_AXES))]
     pub(crate) is_utc: bool,
     /// Chart title [default: file name]
     #[arg(long, value_name = "TEXT")]

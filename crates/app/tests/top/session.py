@@ -177,6 +177,8 @@ class Session:
             self.result["screens"][value] = self.screen.text()
         elif name == "stopped":
             self.until("the stop", lambda: self.poll() == "stopped")
+            while self.read(0.05):
+                pass
             self.result["stopped"] = self.state()
             os.kill(self.pid, signal.SIGCONT)
         elif name == "run":

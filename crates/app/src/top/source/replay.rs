@@ -163,7 +163,9 @@ impl Source for ReplaySource {
 impl ReplaySource {
     /// Returns the state at the time that was replayed.
     fn frame(&mut self, request: &Request, start: Timestamp) -> TopFrame {
-        let options = request.details.snapshot_options(0);
+        let mut options = request.details.snapshot_options(0);
+        // As in the final report, leaks of processes that exited remain.
+        options.ended_sites = self.has_ended;
         let snapshot = self.state.ledger.snapshot(self.at, &options);
         let clock = self.state.clock.clone().unwrap_or_else(|| WallClock::fixed(start, 0));
         let context = self.state.context(clock, self.reader.functions());
