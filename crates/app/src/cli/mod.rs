@@ -27,9 +27,13 @@ pub(crate) use inspect::{AdviseArgs, DoctorArgs, ExplainArgs, ProgramArgs};
 pub(crate) use packaging::{CompletionsArgs, DemoArgs, ManArgs};
 pub(crate) use plot::PlotArgs;
 pub(crate) use serve::ServeArgs;
-pub(crate) use shared::{FailOnLeakArgs, FormatOptions, GroupByArg, LaunchArgs};
+#[cfg(feature = "capture")]
+pub(crate) use shared::{FailOnLeakArgs, LaunchArgs};
+pub(crate) use shared::{FormatOptions, GroupByArg};
 pub(crate) use top::TopArgs;
-pub(crate) use trace::{KernelsArgs, LiveArgs, RecordArgs, RunArgs, TargetArgs, TraceArgs};
+pub(crate) use trace::{KernelsArgs, RecordArgs, RunArgs, TraceArgs};
+#[cfg(feature = "capture")]
+pub(crate) use trace::{LiveArgs, TargetArgs};
 
 const ABOUT: &str = "Trace the GPU memory of every process on this host with eBPF: who holds it, \
     which line allocated it, what leaks. No restart, no code change.";

@@ -207,8 +207,8 @@ static __noinline int copy_batch(const struct inflight_call *call)
 /* Type of an operand of a CUDA_MEMCPY3D_BATCH_OP. */
 #define OPERAND_POINTER 1
 
-/* Counts a copy of a batch of volumes: two operands of 40 bytes with type and pointer, and the extent.
- * The extent of arrays is in elements, whose size is not in the call. */
+/* Counts a copy of a batch of volumes: two operands of 40 bytes with type and pointer, and the
+ * extent. The extent of arrays is in elements, whose size is not in the call. */
 __noinline int copy_volume(__u64 op)
 {
 	struct copy part = {.direction = VS_UNIFIED, .asynchronous = 1};

@@ -91,26 +91,26 @@ enum vs_tensor_call {
 
 /* What a probe does with a call; from VS_ACTION_CAPTURE_BEGIN on in addition to recording it. */
 enum vs_action {
-	VS_ACTION_RECORD = 0,	       /* a record for every call */
-	VS_ACTION_CONTEXT_SET = 1,     /* replace the top of the thread's stack by argument 0 */
-	VS_ACTION_CONTEXT_PUSH = 2,    /* push argument 0 */
-	VS_ACTION_CONTEXT_POP = 3,     /* pop the top */
-	VS_ACTION_CONTEXT_CREATE = 4,  /* record; push out value 0 */
-	VS_ACTION_CONTEXT_DESTROY = 5, /* record; pop argument 0 if it is the top */
-	VS_ACTION_CONTEXT_GET = 6,     /* out value 0 is the top */
-	VS_ACTION_CONTEXT_DEVICE = 7,  /* out value 0 is the device of a context */
-	VS_ACTION_CAPTURE_BEGIN = 8,   /* record; stream-ordered calls may create nodes */
-	VS_ACTION_CAPTURE_END = 9,     /* record */
-	VS_ACTION_GRAPH_NODE = 10,     /* record; graphs of the process have memory nodes */
-	VS_ACTION_GRAPH_LAUNCH = 11,   /* record if graphs of the process have memory nodes */
-	VS_ACTION_NAME = 12,	       /* out value 0 is a kernel, its name is in size_argument */
-	VS_ACTION_GET_NAME = 13,       /* out value 0 is the name of the kernel in argument 1 */
-	VS_ACTION_LAUNCH = 14,	       /* count; the shape is in registers and on the stack */
-	VS_ACTION_LAUNCH_CONFIG = 15,  /* count; the shape is in a structure */
-	VS_ACTION_COPY = 16,	       /* count; record if it failed */
-	VS_ACTION_STREAM_DESTROY = 17, /* record; a capture on argument 0 has ended */
+	VS_ACTION_RECORD = 0,		/* a record for every call */
+	VS_ACTION_CONTEXT_SET = 1,	/* replace the top of the thread's stack by argument 0 */
+	VS_ACTION_CONTEXT_PUSH = 2,	/* push argument 0 */
+	VS_ACTION_CONTEXT_POP = 3,	/* pop the top */
+	VS_ACTION_CONTEXT_CREATE = 4,	/* record; push out value 0 */
+	VS_ACTION_CONTEXT_DESTROY = 5,	/* record; pop argument 0 if it is the top */
+	VS_ACTION_CONTEXT_GET = 6,	/* out value 0 is the top */
+	VS_ACTION_CONTEXT_DEVICE = 7,	/* out value 0 is the device of a context */
+	VS_ACTION_CAPTURE_BEGIN = 8,	/* record; stream-ordered calls may create nodes */
+	VS_ACTION_CAPTURE_END = 9,	/* record */
+	VS_ACTION_GRAPH_NODE = 10,	/* record; graphs of the process have memory nodes */
+	VS_ACTION_GRAPH_LAUNCH = 11,	/* record if graphs of the process have memory nodes */
+	VS_ACTION_NAME = 12,		/* out value 0 is a kernel, its name is in size_argument */
+	VS_ACTION_GET_NAME = 13,	/* out value 0 is the name of the kernel in argument 1 */
+	VS_ACTION_LAUNCH = 14,		/* count; the shape is in registers and on the stack */
+	VS_ACTION_LAUNCH_CONFIG = 15,	/* count; the shape is in a structure */
+	VS_ACTION_COPY = 16,		/* count; record if it failed */
+	VS_ACTION_STREAM_DESTROY = 17,	/* record; a capture on argument 0 has ended */
 	VS_ACTION_LAUNCH_UNSHAPED = 18, /* count; the shape was set before, by other calls */
-	VS_ACTION_LAUNCH_LIST = 19, /* count each launch of a list of CUDA_LAUNCH_PARAMS */
+	VS_ACTION_LAUNCH_LIST = 19,	/* count each launch of a list of CUDA_LAUNCH_PARAMS */
 };
 
 enum vs_hook_flag {

@@ -1,5 +1,5 @@
 //! The pipeline from bytes to events: [`Record::parse`] reads a record of the ring once, and
-//! [`Record::events`] turns it into finished events with the state of its process. Both are pure.
+//! `Record::events` turns it into finished events with the state of its process. Both are pure.
 //! Any bytes give a record or [`DecodeError`]; never a panic.
 
 mod array;

@@ -74,7 +74,7 @@ pub enum ObjectCall {
 }
 
 /// Objects of one kind in one process. If records were lost (see
-/// [`LostTotals::objects`](crate::snapshot::LostTotals::objects)), each count can be off by that
+/// the lost objects of `LostTotals`), each count can be off by that
 /// number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectView {

@@ -129,12 +129,12 @@ impl Contexts {
         index
     }
 
-    /// Handle of a context; `None` for [`NIL`].
+    /// Handle of a context; `None` for `NIL`.
     pub(in crate::ledger) fn id(&self, index: u32) -> Option<ContextId> {
         self.slots.get(index).map(|context| context.id)
     }
 
-    /// Device of a context, if known; `None` for [`NIL`].
+    /// Device of a context, if known; `None` for `NIL`.
     pub(in crate::ledger) fn device(&self, index: u32) -> Option<DeviceId> {
         self.slots.get(index)?.device
     }
