@@ -86,8 +86,14 @@ impl GrowthRun {
             if later <= run.from {
                 break;
             }
-            let whole_duration = run.whole_duration;
-            run = Self { whole_duration, ..Self::between(observed, later, to, settled, gap) };
+            let faster = Self::between(observed, later, to, settled, gap);
+            // Growth became faster if it continues, and survivors do not only replace older allocations.
+            let low = |index: usize| observed.windows.get(index).map_or(0, |window| window.low);
+            let rose = low(to).saturating_sub(low(later)) >= faster.survived / 2;
+            let idle = observed.now.saturating_sub(observed.bounds(to).1);
+            let continues = rose && idle <= faster.duration / 4;
+            let whole_duration = if continues { run.whole_duration } else { faster.duration };
+            run = Self { whole_duration, ..faster };
         }
         Some(run)
     }
@@ -144,7 +150,7 @@ impl GrowthRun {
             && self.is_even()
             && self.raises_live_total(observed)
             && self.is_not_cache_tail(observed)
-            && is_above_midpoint(observed)
+            && is_above_midpoint(observed, self.survived / self.count.max(1))
     }
 
     /// Time by which the growth is too short. If it only became faster, the slower growth before
@@ -271,9 +277,11 @@ fn min_duration(site: &SiteObservation<'_>) -> u64 {
     }
 }
 
-/// Whether the live minimum exceeds that of the midpoint in some window of the last quarter.
-fn is_above_midpoint(observed: &ObservedWindows) -> bool {
+/// Whether the live minimum exceeds that of the midpoint in some window of the last quarter, by more
+/// than one allocation: a window in which one is replaced has a lower minimum.
+fn is_above_midpoint(observed: &ObservedWindows, allocation: u64) -> bool {
     let count = observed.windows.len();
     let late = observed.windows.iter().skip(count - count / 4 - 1).map(|window| window.low).max();
-    late > observed.windows.get(count / 2).map(|window| window.low)
+    let middle = observed.windows.get(count / 2).map(|window| window.low);
+    late > middle.map(|low| low.saturating_add(allocation))
 }
