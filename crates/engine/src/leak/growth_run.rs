@@ -277,11 +277,12 @@ fn min_duration(site: &SiteObservation<'_>) -> u64 {
     }
 }
 
-/// Whether the live minimum exceeds that of the midpoint in some window of the last quarter, by more
-/// than one allocation: a window in which one is replaced has a lower minimum.
+/// Whether the live minimum exceeds that of the first window after the midpoint in some window of
+/// the last quarter, by more than one allocation: a window in which one is replaced has a lower
+/// minimum.
 fn is_above_midpoint(observed: &ObservedWindows, allocation: u64) -> bool {
     let count = observed.windows.len();
     let late = observed.windows.iter().skip(count - count / 4 - 1).map(|window| window.low).max();
-    let middle = observed.windows.get(count / 2).map(|window| window.low);
+    let middle = observed.windows.get(count.div_ceil(2)).map(|window| window.low);
     late > middle.map(|low| low.saturating_add(allocation))
 }
