@@ -189,6 +189,25 @@ def unattributed(report):
     return found
 
 
+def matching(fits):
+    """Returns a column for each row of a table of booleans, or None, such that as many rows as possible have one."""
+    row_of = {}
+
+    def assign(row, tried):
+        for column, fit in enumerate(fits[row]):
+            if fit and column not in tried:
+                tried.add(column)
+                if column not in row_of or assign(row_of[column], tried):
+                    row_of[column] = row
+                    return True
+        return False
+
+    for row in range(len(fits)):
+        assign(row, set())
+    column_of = {row: column for column, row in row_of.items()}
+    return [column_of.get(row) for row in range(len(fits))]
+
+
 def all_received_or_lost(report, pairs):
     """Checks that received and lost calls of all processes are at least those of the oracles.
 

@@ -137,37 +137,46 @@ class Round:
             return
         report, self.pairs = json.loads(line), []
         self.problems += check.totals(report)
+        oracles = {}
         for target in self.targets:
             for path in glob.glob(os.path.join(target.oracle_dir, "[0-9]*.json")):
-                self.compare_process(report, path, target)
+                oracle = json.loads(pathlib.Path(path).read_text())
+                oracles.setdefault(oracle["pid"], []).append((oracle, target))
             pid = target.process.pid
             ended = [p for p in report["processes"] if p["pid"] == pid]
             if target.killed and ended and not all(p["exited"] for p in ended):
                 self.problems.append(f"process {pid} was killed, but is reported as running")
+        for pid, targets in oracles.items():
+            self.compare_pid(report, pid, targets)
         self.problems += check.all_received_or_lost(report, self.pairs)
 
-    def compare_process(self, report, path, target):
-        with open(path) as file:
-            oracle = json.load(file)
-        pid = oracle["pid"]
-        path = os.path.join(target.oracle_dir, f"torch-{pid}.json")
-        torch = json.loads(pathlib.Path(path).read_text()) if os.path.exists(path) else None
+    def compare_pid(self, report, pid, targets):
+        """Compares the programs that had a process id, one after the other, with the report's entries of that id."""
         entries = [p for p in report["processes"] if p["pid"] == pid and p.get("end_reason") != "exec"]
-        if not entries:
-            if oracle["allocations"] and not report["lost_events"] and not target.early:
-                self.problems.append(f"process {pid} is not in the report, although nothing was lost")
-            return
-        # A process id may have been reused: the entry with the fewest differences is this process.
-        results = [self.differences(report, p, oracle, target, torch) for p in entries]
-        found = min(results, key=len)
-        process = entries[results.index(found)]
-        self.compared += 1
-        self.inexact += not process["exact"]
-        if not process["before_trace"]:
-            self.pairs.append((process, oracle))
-        self.problems += [f"process {pid}: {problem}" for problem in found]
+        differences = [[self.differences(report, p, oracle, target) for p in entries] for oracle, target in targets]
+        entry_of = check.matching([[not found for found in row] for row in differences])
+        # A process of which all records were lost has no entry. The report counts it.
+        lost = report["uncertainty"]["lost_processes"] if report.get("uncertainty") else 0
+        for index, (oracle, target) in enumerate(targets):
+            if not entries:
+                if oracle["allocations"] and not report["lost_events"] and not target.early:
+                    self.problems.append(f"process {pid} is not in the report, although nothing was lost")
+                continue
+            if entry_of[index] is None and lost:
+                lost -= 1
+                continue
+            # The entry with the fewest differences shows best what is wrong.
+            number = entry_of[index] if entry_of[index] is not None else differences[index].index(min(differences[index], key=len))
+            process = entries[number]
+            self.compared += 1
+            self.inexact += not process["exact"]
+            if not process["before_trace"]:
+                self.pairs.append((process, oracle))
+            self.problems += [f"process {pid}: {problem}" for problem in differences[index][number]]
 
-    def differences(self, report, process, oracle, target, torch):
+    def differences(self, report, process, oracle, target):
+        path = os.path.join(target.oracle_dir, f"torch-{oracle['pid']}.json")
+        torch = json.loads(pathlib.Path(path).read_text()) if os.path.exists(path) else None
         if process["exact"]:
             found = check.exact(process, oracle, target.single_thread, self.by_kernel, torch)
             return [f"exact, but {problem}" for problem in found]
