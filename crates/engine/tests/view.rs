@@ -219,7 +219,10 @@ fn short_traces_wait_for_a_verdict() {
     };
     assert_eq!(state(&snapshot), (Some(9), 2));
     snapshot.observed = Nanos(10 * SECOND);
-    assert_eq!(state(&snapshot), (Some(20), 2));
+    assert_eq!(state(&snapshot), (Some(9), 2), "as the line of the process");
+    let mut quiet = snapshot.clone();
+    quiet.processes[0].undecided = None;
+    assert_eq!(state(&quiet), (Some(20), 0), "nothing grows: the shortest observation");
     let view = View::of(&snapshot, &[]);
     assert_eq!(view.processes[0].state, ProcessState::TooEarly(Nanos(9 * SECOND)));
     assert_eq!(view.processes[1].state, ProcessState::Steady);

@@ -55,7 +55,7 @@ pub struct View<'a> {
     pub leaks: Vec<Leak<'a>>,
     /// Memory that ended processes without a caching allocator had not freed, largest first.
     pub not_freed: Vec<NotFreedRow<'a>>,
-    /// Time until all growth can be classified; `None` if it can be now.
+    /// Time until growth can be classified; `None` if it can be now.
     pub wait: Option<Nanos>,
     /// What readers should know about the accuracy of the values.
     pub notes: Vec<Note>,
@@ -130,8 +130,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns the time until all growth can be classified: no trace of running processes says that
-/// nothing leaks before that.
+/// Returns the time until the sites that grow can be classified. If none does, nothing is said to be
+/// free of leaks before the shortest observation that shows one.
 fn wait(snapshot: &Snapshot) -> Option<Nanos> {
     if !snapshot.is_live {
         return None;
@@ -142,7 +142,7 @@ fn wait(snapshot: &Snapshot) -> Option<Nanos> {
     let rest = Nanos(MIN_GROWTH.0.saturating_sub(snapshot.observed.0));
     let start =
         (rest > Nanos(0) && running.any(|process| process.live_allocations > 0)).then_some(rest);
-    growing.max(start)
+    growing.or(start)
 }
 
 /// Where the devices of processes are.

@@ -1,6 +1,7 @@
 //! The demo on the simulated driver: real probes on real processes.
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,12 +60,18 @@ const STEPS: &[DemoStep] = &[
     },
 ];
 
+/// Names the state file of the simulated driver.
+const STATE_FILE: &str = "SIM_STATE_FILE";
+
 /// How long it runs by default.
 const DURATION: Duration = Duration::from_secs(20);
 
 /// Runs the demo: on a terminal in `top`, otherwise as reports.
 pub(super) fn run(dir: &Path, options: &cli::DemoArgs) -> Result<Outcome> {
     let simulator = SimulatorPaths::find(dir)?;
+    if std::env::var_os(STATE_FILE).is_none_or(|file| file != simulator.state_file) {
+        return Err(simulator.start_again());
+    }
     let own_pid = Pid(std::process::id());
     let live = LiveTrace::start(SessionOptions {
         drivers: vec![simulator.driver.clone()],
@@ -217,14 +224,23 @@ impl SimulatorPaths {
         Ok(Self { driver, workload, state_file: std::env::temp_dir().join(state_file) })
     }
 
-    fn start(&self, step: &DemoStep) -> Result<Child> {
-        let dir = self.driver.parent().unwrap_or(Path::new("."));
-        Command::new(&self.workload)
-            .args(step.arguments)
-            .env("LD_LIBRARY_PATH", dir)
-            .env("SIM_STATE_FILE", &self.state_file)
+    /// Starts this program again in an environment that describes the simulated GPU, for its NVML and
+    /// for the workloads. Returns only on an error.
+    fn start_again(&self) -> anyhow::Error {
+        let error = Command::new("/proc/self/exe")
+            .args(std::env::args_os().skip(1))
+            .env("LD_LIBRARY_PATH", self.driver.parent().unwrap_or(Path::new(".")))
+            .env(STATE_FILE, &self.state_file)
+            .env("SIM_DEVICES", "1")
             .env("SIM_MEMORY", "8G")
             .env("SIM_CONTEXT_OVERHEAD", "64M")
+            .exec();
+        anyhow::Error::new(error).context("cannot start the demo")
+    }
+
+    fn start(&self, step: &DemoStep) -> Result<Child> {
+        Command::new(&self.workload)
+            .args(step.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
