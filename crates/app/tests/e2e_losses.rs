@@ -14,6 +14,7 @@ use crate::harness::{
     TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator, until,
 };
 
+const KILL: i32 = 9;
 const STOP: i32 = 19;
 const CONTINUE: i32 = 18;
 
@@ -277,6 +278,28 @@ fn processes_without_received_records_are_counted() {
     assert!(lost > 30, "only {lost} of 40 processes were lost");
     assert_eq!(oracles.len() as u64, processes(&reports).len() as u64 + lost);
     assert_all(&reports, &oracles);
+}
+
+#[test]
+fn call_in_which_a_process_is_killed_is_counted_as_lost() {
+    // Each call takes 400 ms, and the program does nothing else: it is killed inside of one.
+    let env = TestEnv::new().env("SIM_LATENCY_US", "400000");
+    let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
+    tracer.next();
+    let workload = env.workload(&["spam", "--count", "1000", "--free-ratio", "0"]);
+    let pid = workload.pid();
+    tracer.wait_for_process(pid, |own| own["live_allocations"].as_u64() > Some(1));
+    send_signal(pid, KILL);
+    let report = tracer.wait_for("the end of the process", |report| {
+        let mut all = report["processes"].as_array().unwrap().iter();
+        all.any(|own| own["pid"] == pid && own["exited"] == true)
+    });
+    let process = processes(std::slice::from_ref(&report))[&pid];
+    assert_eq!(process["exact"], false, "{process}");
+    let uncertainty = &process["uncertainty"];
+    assert_eq!(uncertainty["lost_allocations"], 1, "{process}");
+    assert!(number(&uncertainty["lost_allocated_bytes"]) > 0, "{process}");
+    drop(workload);
 }
 
 #[test]

@@ -67,6 +67,49 @@ static __always_inline bool is_nested(struct thread_state *thread, __u64 inner)
 	       hooks[hook].loss_class != VS_CLASS_OBJECT;
 }
 
+/* Returns whether a call with this action changes nothing but the thread's own context, or what is
+ * known about a context or kernel. */
+static __always_inline bool is_lookup(__u8 action)
+{
+	switch (action) {
+	case VS_ACTION_CONTEXT_SET:
+	case VS_ACTION_CONTEXT_PUSH:
+	case VS_ACTION_CONTEXT_POP:
+	case VS_ACTION_CONTEXT_GET:
+	case VS_ACTION_CONTEXT_DEVICE:
+	case VS_ACTION_NAME:
+	case VS_ACTION_GET_NAME:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/* Counts the call in which the calling thread ends, as lost: whether the driver carried it out is
+ * unknown. Calls inside it count with it. */
+static __noinline int count_unreturned(void)
+{
+	struct thread_state *thread = thread_find();
+
+	if (!thread)
+		return 0;
+	for (__u32 i = 0; i < VS_INFLIGHT; i++) {
+		struct inflight_call *call = &thread->calls[i];
+		__u64 hook = call->hook & (VS_MAX_HOOKS - 1), size;
+
+		if (i >= thread->inflight)
+			break;
+		if (is_lookup(hooks[hook].action))
+			continue;
+		size = lost_bytes(call, hook, 0);
+		if (!has_no_effect(call, hook, size, 0)) {
+			count_lost_call(hook, size, 0);
+			break;
+		}
+	}
+	return 0;
+}
+
 /* Returns 1 if the return side has nothing to do. */
 static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 {

@@ -62,7 +62,10 @@ int process_exit(void *ctx)
 	__u64 id = bpf_get_current_pid_tgid();
 	__u32 pid = id >> 32;
 	bool last = BPF_CORE_READ(task, signal, live.counter) == 0;
-	bool called = thread_delete((__u32)id);
+	bool called;
+
+	count_unreturned();
+	called = thread_delete((__u32)id);
 
 	if (called)
 		capture_thread_exit(pid);
