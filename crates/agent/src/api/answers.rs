@@ -389,6 +389,7 @@ mod tests {
             size_bytes: 10,
             written_after_ms: 5,
             written: true,
+            row: formats::report::incident::IncidentRow::default(),
             summary_text: None,
             dir: "/var/lib/vramscope/x".into(),
         }

@@ -400,6 +400,7 @@ fn api_with(show_paths: bool, token: Option<BearerToken>) -> Arc<Api> {
         size_bytes: 0,
         written_after_ms: 0,
         written: true,
+        row: formats::report::incident::IncidentRow::default(),
         summary_text: None,
         dir: PATH.into(),
     }]);

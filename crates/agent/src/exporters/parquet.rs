@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use engine::model::units::Bytes;
+use engine::model::units::{Bytes, Timestamp};
 use formats::export::parquet::{LiveTable, PartFile, TableSample, day_of, host_dir, part_path};
+use formats::report::incident::IncidentRow;
 
 use super::retention::{Retention, prune, sweep};
-use super::ticker::Ticker;
+use super::ticker::{Tick, Ticker};
 use crate::config::exporters::ParquetConfig;
 use crate::delivery::FailureLog;
 use crate::files::durable_file::DurableFile;
+use crate::incidents::IncidentView;
 use crate::{AgentState, PublishedSnapshot, Worker};
 
 const NAME: &str = "parquet";
@@ -32,10 +34,10 @@ pub(super) fn start(
         writer.clean();
         let operation = format!("write tables to {}", writer.dir.display());
         let mut failure_log = FailureLog::new(operation);
-        let mut ticker = Ticker::new(interval);
+        let mut ticker = Ticker::new(interval).each_snapshot();
         while let Some(tick) = ticker.next(&shared.feed) {
             shared.exports.count(NAME, "dropped", tick.missed);
-            let mut outcome = writer.tick(&tick.published);
+            let mut outcome = writer.tick(&tick, &shared.incidents.list());
             if tick.is_last {
                 outcome.add(writer.finish());
             }
@@ -84,6 +86,10 @@ struct ParquetExporter {
     rotate_size: Bytes,
     limits: Retention,
     paths: bool,
+    /// Time of the last sample.
+    previous: Option<Timestamp>,
+    /// Incidents of the last sample.
+    incidents: Vec<IncidentRow>,
     open: [Option<OpenPart>; LiveTable::ALL.len()],
 }
 
@@ -103,6 +109,8 @@ impl ParquetExporter {
             rotate_size: config.rotate_size.0,
             limits: Retention { age: config.retention.0, size: config.retention_size.0 },
             paths,
+            previous: None,
+            incidents: Vec::new(),
             open: Default::default(),
         }
     }
@@ -127,14 +135,30 @@ impl ParquetExporter {
 
     /// Adds the rows of a snapshot to each table. A table that fails loses its current file and
     /// starts a new one with the next snapshot.
-    fn tick(&mut self, published: &PublishedSnapshot) -> WriteOutcome {
-        let PublishedSnapshot { snapshot, metrics, context, .. } = published;
-        let tick = TableSample { snapshot, metrics, context, paths: self.paths };
+    fn tick(&mut self, tick: &Tick, incidents: &[IncidentView]) -> WriteOutcome {
+        let PublishedSnapshot { snapshot, metrics, context, own, .. } = &*tick.published;
+        let all: Vec<IncidentRow> = incidents.iter().map(|one| one.row.clone()).collect();
+        let is_new = |row: &&IncidentRow| !self.incidents.contains(row);
+        let new: Vec<IncidentRow> = all.iter().filter(is_new).cloned().collect();
+        let sample = TableSample {
+            snapshot,
+            metrics,
+            context,
+            paths: self.paths,
+            previous: self.previous,
+            agent_start: (own.started * 1e6) as i64,
+            incidents: &new,
+            is_due: tick.is_due,
+        };
+        if tick.is_due {
+            self.previous = Some(snapshot.at);
+            self.incidents = all;
+        }
         let now = context.clock.nanos(snapshot.at);
         let mut outcome = self.rotate(now);
         for (index, table) in LiveTable::ALL.into_iter().enumerate() {
             let open = self.open.get_mut(index).and_then(Option::take);
-            match self.add(table, open, now, &tick) {
+            match self.add(table, open, now, &sample) {
                 Ok(open) => {
                     if let Some(slot) = self.open.get_mut(index) {
                         *slot = Some(open);

@@ -11,6 +11,8 @@ const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// Yields the latest snapshot once per interval.
 pub(super) struct Ticker {
     interval: Duration,
+    /// Whether snapshots between two exports are returned, too.
+    each: bool,
     due: Instant,
     seen: u64,
     /// Time of the last tick.
@@ -22,7 +24,9 @@ pub(super) struct Ticker {
 pub(super) struct Tick {
     /// The snapshot to export.
     pub(super) published: Arc<PublishedSnapshot>,
-    /// Intervals without a tick since the last one.
+    /// Whether an export is due.
+    pub(super) is_due: bool,
+    /// Intervals without an export since the last one.
     pub(super) missed: u64,
     /// The agent is shutting down: nothing follows, and waits must be short.
     pub(super) is_last: bool,
@@ -31,7 +35,12 @@ pub(super) struct Tick {
 impl Ticker {
     /// The first tick comes with the first snapshot.
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, due: Instant::now(), seen: 0, last: None, is_closed: false }
+        Self { interval, each: false, due: Instant::now(), seen: 0, last: None, is_closed: false }
+    }
+
+    /// Also returns the snapshots between two exports.
+    pub(super) fn each_snapshot(self) -> Self {
+        Self { each: true, ..self }
     }
 
     /// Waits for the next tick. After the feed is closed, the latest snapshot is returned at once
@@ -41,7 +50,9 @@ impl Ticker {
             if self.is_closed {
                 return None;
             }
-            feed.wait_until(self.due);
+            if !self.each {
+                feed.wait_until(self.due);
+            }
             let newer = feed.newer(self.seen, MAX_WAIT);
             self.is_closed = feed.is_closed();
             // A snapshot may have been published just before the feed was closed.
@@ -52,11 +63,14 @@ impl Ticker {
         };
         self.seen = published.sequence;
         let now = Instant::now();
+        if now < self.due && !self.is_closed {
+            return Some(Tick { published, is_due: false, missed: 0, is_last: false });
+        }
         let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
         let passed = since.as_nanos() / self.interval.as_nanos().max(1);
         let missed = u64::try_from(passed).unwrap_or(u64::MAX).saturating_sub(1);
         self.due = now + self.interval;
-        Some(Tick { published, missed, is_last: self.is_closed })
+        Some(Tick { published, is_due: true, missed, is_last: self.is_closed })
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use engine::model::ids::{Pid, ProcessKey};
 use engine::model::units::Nanos;
 use formats::report::advice::{AdviceReport, AdviceRequest, advice_report};
+use formats::report::incident::IncidentRow;
 use serde::Serialize;
 
 use super::{OutcomeCounter, PublishedSnapshot};
@@ -55,6 +56,9 @@ pub(crate) struct IncidentView {
     /// The full summary, if there is no directory with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) summary_text: Option<String>,
+    /// Values for tables; not exposed by the API.
+    #[serde(skip)]
+    pub(crate) row: IncidentRow,
     /// The directory; not exposed by the API.
     #[serde(skip)]
     pub(crate) dir: PathBuf,

@@ -18,6 +18,7 @@ impl Process {
         let known = std::mem::take(&mut self.identity.group);
         self.identity.group = ProcessGroup {
             job: group.job.or(known.job),
+            release: group.release.or(known.release),
             rank: group.rank.or(known.rank),
             tree: group.tree.or(known.tree),
         };

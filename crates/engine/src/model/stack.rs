@@ -297,23 +297,51 @@ impl fmt::Display for SiteName {
 /// bytes, little endian. It does not change between runs or versions.
 #[must_use]
 pub fn site_name(frames: &[Frame]) -> u64 {
-    const PRIME: u64 = 0x0100_0000_01b3;
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
-        }
-    };
-    for frame in frames {
-        let module = frame.module.as_deref().unwrap_or_default();
-        let module = module.rsplit('/').next().unwrap_or_default();
-        for text in [module, &frame.function, frame.file.as_deref().unwrap_or_default()] {
-            add(text.as_bytes());
-            add(&[0]);
-        }
-        add(&frame.line.to_le_bytes());
-    }
-    hash
+    frames.iter().fold(FNV_START, |hash, frame| {
+        let module = base(frame.module.as_deref().unwrap_or_default());
+        let file = frame.file.as_deref().unwrap_or_default();
+        let hash = [module, &frame.function, file].into_iter().fold(hash, fnv_text);
+        fnv(hash, &frame.line.to_le_bytes())
+    })
+}
+
+/// Name of a stack that survives moved lines, other install paths and other versions of a library
+/// file: 64-bit FNV-1a over the file name of the module without its version and the function of
+/// each frame, innermost first, and of Python frames the file name. Each string ends with a zero
+/// byte. It does not change between runs or versions. `None` without frames.
+#[must_use]
+pub fn site_fingerprint(frames: &[Frame]) -> Option<u64> {
+    let hash = frames.iter().fold(FNV_START, |hash, frame| {
+        let is_python = frame.language == Language::Python;
+        let file = frame.file.as_deref().filter(|_| is_python).unwrap_or_default();
+        let module = unversioned(base(frame.module.as_deref().unwrap_or_default()));
+        [module, &frame.function, base(file)].into_iter().fold(hash, fnv_text)
+    });
+    (!frames.is_empty()).then_some(hash)
+}
+
+/// Returns a file name without its version: `libc10.so.2` and `libc10-1a2b3c4d.so` are `libc10`,
+/// `python3.12` is `python`.
+fn unversioned(name: &str) -> &str {
+    let name = name.split_once(".so").map_or(name, |(name, _)| name);
+    let is_hash = |text: &str| text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let name = name.rsplit_once('-').filter(|(_, end)| is_hash(end)).map_or(name, |(name, _)| name);
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if stem.is_empty() || !name.contains('.') { name } else { stem }
+}
+
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn fnv_text(hash: u64, text: &str) -> u64 {
+    fnv(fnv(hash, text.as_bytes()), &[0])
+}
+
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// Limit of distinct stacks per trace. Later ones share a placeholder frame.
@@ -445,6 +473,31 @@ mod tests {
     fn frame(function: &str) -> Frame {
         let (file, module) = (Some("a.c".into()), Some("/usr/lib/liba.so".into()));
         Frame { function: function.into(), file, line: 258, module, ..Frame::default() }
+    }
+
+    #[test]
+    fn fingerprint_ignores_lines_paths_and_versions() {
+        let python = |line, file: &str| Frame {
+            function: "step".into(),
+            file: Some(file.into()),
+            line,
+            language: Language::Python,
+            ..Frame::default()
+        };
+        let of = |line, file: &str, module: &str| {
+            let native = Frame { module: Some(module.into()), line, ..frame("malloc") };
+            site_fingerprint(&[native, python(line, file)])
+        };
+        let one = of(1, "/srv/v1/train.py", "/opt/torch/libc10.so");
+        for module in ["/usr/lib/libc10.so.2.4", "libc10-1a2b3c4d.so.2", "libc10.so"] {
+            assert_eq!(of(90, "/home/me/train.py", module), one, "{module}");
+        }
+        assert_ne!(of(1, "/srv/v1/eval.py", "libc10.so"), one);
+        assert_ne!(of(1, "/srv/v1/train.py", "libc11.so"), one);
+        assert_eq!(site_fingerprint(&[]), None);
+        for (name, stem) in [("python3.12", "python"), ("train2", "train2"), ("4.2", "4.2")] {
+            assert_eq!(unversioned(name), stem);
+        }
     }
 
     #[test]

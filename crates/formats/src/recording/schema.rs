@@ -157,6 +157,7 @@ columns! {
     Rank "rank" U32 "`program`: rank among the processes of a distributed program",
     TreePid "tree_pid" U32 "`program`: root of its process tree",
     TreeProgram "tree_program" Text "`program`: program of that root",
+    Release "release" Text "`program`: release of the program, if its environment names one",
 }
 
 impl Column {
@@ -212,7 +213,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "program",
         "program of the process: a script, module or executable without directories; its user and what it belongs to",
-        "name, user, job, rank, tree_pid, tree_program",
+        "name, user, job, rank, tree_pid, tree_program, release",
     ),
     ("thread_name", "name of a thread", "name"),
     ("exec", "the process replaced its program", ""),

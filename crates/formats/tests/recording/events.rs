@@ -269,9 +269,14 @@ fn process() -> impl Strategy<Value = EventKind> {
 }
 
 fn identity() -> impl Strategy<Value = EventKind> {
-    let group = (option::of(name()), option::of(any::<u32>()), option::of((any::<u32>(), name())))
-        .prop_map(|(job, rank, tree)| ProcessGroup {
+    let group = (
+        (option::of(name()), option::of(name())),
+        option::of(any::<u32>()),
+        option::of((any::<u32>(), name())),
+    )
+        .prop_map(|((job, release), rank, tree)| ProcessGroup {
             job,
+            release,
             rank,
             tree: tree.map(|(pid, program)| (Pid(pid), program)),
         });

@@ -108,6 +108,7 @@ fn new_incidents_are_sent_once() {
         size_bytes: 0,
         written_after_ms: 0,
         written: true,
+        row: formats::report::incident::IncidentRow::default(),
         summary_text: None,
         dir: "/srv".into(),
     }]);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use engine::model::units::Bytes;
 use engine::oom::OomCause;
 use formats::report::incident;
-use formats::report::incident::{IncidentJson, Trigger};
+use formats::report::incident::{IncidentJson, IncidentRow, Trigger};
 
 use super::super::IncidentView;
 use crate::files::durable_file::DurableFile;
@@ -163,6 +163,7 @@ pub(crate) fn view(object: &IncidentJson, dir: &Path) -> IncidentView {
         written_after_ms: object.written_after_ms,
         written: true,
         summary_text: None,
+        row: IncidentRow { id: clean(&name), ..IncidentRow::new(object) },
         dir: dir.into(),
     }
 }

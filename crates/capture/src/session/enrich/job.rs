@@ -1,4 +1,4 @@
-//! Job, rank and process tree of a process, from its cgroup, a few variables of its environment, and
+//! Job, release, rank and process tree of a process, from its cgroup, a few variables of its environment, and
 //! its ancestors.
 //!
 //! ```text
@@ -19,8 +19,8 @@ const MAX_PROC_FILE_BYTES: u64 = 64 * 1024;
 const MAX_ANCESTORS: usize = 32;
 const MAX_ID_CHARS: usize = 64;
 
-/// Variables with the id of a job, and the name of the system that sets it. Only these and those of
-/// [`RANKS`] are read: other variables may be confidential.
+/// Variables with the id of a job, and the name of the system that sets it. Only these, those of
+/// [`RANKS`] and those of [`release`] are read: other variables may be confidential.
 const JOBS: [(&str, &str); 4] =
     [("SLURM_JOB_ID", "slurm"), ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("RAY_JOB_ID", "ray")];
 
@@ -54,7 +54,7 @@ const SUPERVISORS: [&str; 20] = [
 /// Shells: one with a terminal starts unrelated programs, too.
 const SHELLS: [&str; 6] = ["bash", "sh", "dash", "zsh", "fish", "ksh"];
 
-/// Returns the job, the rank and the tree of a process, as far as they are known.
+/// Returns the job, the release, the rank and the tree of a process, as far as they are known.
 pub(super) fn group_of(pid: Pid) -> ProcessGroup {
     let environment = read(pid, "environ");
     let variable = |name: &str| {
@@ -65,10 +65,21 @@ pub(super) fn group_of(pid: Pid) -> ProcessGroup {
         JOBS.iter().find_map(|(name, system)| Some(format!("{system} {}", id(variable(name)?)?)))
     };
     ProcessGroup {
+        release: release(variable).map(Into::into),
         job: slurm(&read(pid, "cgroup")).or_else(of_variables).map(Into::into),
         rank: RANKS.iter().find_map(|name| variable(name)?.parse().ok()),
         tree: tree(pid),
     }
+}
+
+/// Returns the release that the variables of OpenTelemetry, Sentry or Datadog name.
+fn release<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
+    let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default().split(',');
+    let version =
+        attributes.into_iter().find_map(|one| one.trim().strip_prefix("service.version="));
+    let found = version.or_else(|| variable("SENTRY_RELEASE")).or_else(|| variable("DD_VERSION"));
+    // Releases of Sentry are `package@version+build`.
+    found.filter(|text| text.split(['@', '+', ':', '/']).all(|part| id(part).is_some()))
 }
 
 /// Finds the job and step of Slurm in the text of a `cgroup` file.
@@ -177,6 +188,19 @@ mod tests {
         child.wait().unwrap();
         let group = group.unwrap();
         assert_eq!((group.job.as_deref(), group.rank), (Some("ray 01000000"), Some(3)));
+    }
+
+    #[test]
+    fn release_comes_from_known_variables() {
+        let of = |name: &str, value: &str| {
+            release(|asked| (asked == name).then_some(value)).map(str::to_owned)
+        };
+        let attributes = "service.name=train, service.version=1.4.2,team=x";
+        assert_eq!(of("OTEL_RESOURCE_ATTRIBUTES", attributes).as_deref(), Some("1.4.2"));
+        assert_eq!(of("SENTRY_RELEASE", "train@1.4.2+7").as_deref(), Some("train@1.4.2+7"));
+        assert_eq!(of("DD_VERSION", "1.4.2").as_deref(), Some("1.4.2"));
+        assert_eq!(of("DD_VERSION", "a\u{1b}b"), None);
+        assert_eq!(of("VERSION", "1"), None);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct ProcessIdentity {
 pub struct ProcessGroup {
     /// Job of a scheduler: `slurm 4711.0` with its step, `ray 01000000`.
     pub job: Option<Box<str>>,
+    /// Release of the program, as its deployment names it.
+    pub release: Option<Box<str>>,
     /// Rank among the processes of a distributed program.
     pub rank: Option<u32>,
     /// Root of its process tree, and its program.

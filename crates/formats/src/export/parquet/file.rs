@@ -24,7 +24,7 @@ impl<W: Write + Send> File<W> {
     pub(super) fn new(out: W, schema: &SchemaRef) -> io::Result<Self> {
         let error = First::default();
         let out = FirstErrorWriter { out, error: Arc::clone(&error) };
-        match ArrowWriter::try_new(out, SchemaRef::clone(schema), properties()) {
+        match ArrowWriter::try_new(out, SchemaRef::clone(schema), properties(schema)) {
             Ok(writer) => Ok(Self { writer, error }),
             Err(failed) => Err(cause(&error, failed)),
         }

@@ -6,10 +6,11 @@ mod allocations;
 mod events;
 mod file;
 mod live;
+mod tables;
 
 pub use allocations::{AllocationRows, WriteResult};
 pub use events::{EventExportError, EventRows, RecordedHost, recorded_host};
-pub use live::{LiveTable, PartFile, TableSample};
+pub use live::{LiveTable, PartFile, SCHEMA_VERSION, TableSample};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,8 +18,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use self::file::File;
@@ -109,10 +111,14 @@ impl<'a, W: Write + Send> TableWriter<'a, W> {
     }
 }
 
-fn properties() -> Option<WriterProperties> {
+/// Returns the properties of a file; the metadata of the schema is also that of the file.
+fn properties(schema: &Schema) -> Option<WriterProperties> {
+    let pairs = schema.metadata().iter();
+    let pairs = pairs.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
     let level = ZstdLevel::try_new(3).unwrap_or_default();
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
+        .set_key_value_metadata(Some(pairs))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_created_by(concat!("vramscope ", env!("CARGO_PKG_VERSION")).to_owned());
     Some(properties.build())

@@ -164,6 +164,7 @@ fn identity(cells: RowCells<'_>) -> ProcessIdentity {
         user: cells.text(Column::User).map(Into::into),
         group: ProcessGroup {
             job: cells.text(Column::Job).map(Into::into),
+            release: cells.text(Column::Release).map(Into::into),
             rank: cells.u32(Column::Rank),
             tree: tree.map(|(pid, program)| (Pid(pid), program.into())),
         },

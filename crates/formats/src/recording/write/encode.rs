@@ -33,8 +33,9 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
             batch.row("program");
             batch.text(Column::Name, identity.program.as_deref());
             batch.text(Column::User, identity.user.as_deref());
-            let ProcessGroup { job, rank, tree } = &identity.group;
+            let ProcessGroup { job, release, rank, tree } = &identity.group;
             batch.text(Column::Job, job.as_deref());
+            batch.text(Column::Release, release.as_deref());
             batch.number(Column::Rank, rank.map(u64::from));
             batch.number(Column::TreePid, tree.as_ref().map(|(pid, _)| u64::from(pid.0)));
             batch.text(Column::TreeProgram, tree.as_ref().map(|(_, program)| &**program));

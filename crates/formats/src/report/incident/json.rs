@@ -9,6 +9,7 @@ use engine::model::ids::GpuId;
 use engine::model::stack::{Frame, SiteName};
 use engine::model::units::Bytes;
 use engine::oom::{MemoryBreakdown, OomDiagnosis, RequestedResource};
+use engine::snapshot::ProcessView;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -59,7 +60,10 @@ json_objects! {
         /// Earlier incidents of the same process that were suppressed.
         suppressed_before: u64 = of.skipped,
         /// Process whose allocation failed or that exceeded a threshold.
-        requester: Option<RequesterJson> = of.requester.map(RequesterJson::new),
+        requester: Option<RequesterJson> = of.requester.map(|requester| {
+            let mut processes = of.snapshot.processes.iter();
+            RequesterJson::new(requester, processes.find(|one| one.key.pid == requester.pid))
+        }),
         /// Requested size; absent if unknown.
         requested_bytes?: Option<u64> =
             requested.and_then(RequestedResource::bytes).map(|bytes| bytes.0),
@@ -107,13 +111,31 @@ json_objects! {
     /// A process.
     #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
-    pub struct RequesterJson(of: &Requester) {
+    pub struct RequesterJson(of: &Requester, process: Option<&ProcessView>)
+    let {
+        let group = process.map(|process| &process.identity.group);
+        let pod_of = process.and_then(|process| process.container.as_ref()?.pod.as_ref());
+    }
+    {
         /// Process id.
         pid: u32 = of.pid.0,
         /// The thread that made the call.
         tid: Option<u32> = of.tid.map(|tid| tid.0),
         /// Name of the process.
         name: String = sanitized(&of.name),
+        /// Script, module or executable.
+        program?: Option<String> = process.map(|process| sanitized(process.program())),
+        /// Release of the program.
+        release?: Option<String> = group.and_then(|group| group.release.as_deref()).map(sanitized),
+        /// Name of the user.
+        user?: Option<String> =
+            process.and_then(|process| process.identity.user.as_deref()).map(sanitized),
+        /// Job of a scheduler.
+        job?: Option<String> = group.and_then(|group| group.job.as_deref()).map(sanitized),
+        /// Pod.
+        pod?: Option<String> = pod_of.and_then(|pod| pod.name.as_deref()).map(sanitized),
+        /// Namespace of the pod.
+        namespace?: Option<String> = pod_of.and_then(|pod| pod.namespace.as_deref()).map(sanitized),
     }
 
     /// A GPU.
@@ -224,6 +246,63 @@ json_objects! {
         bytes: i64 = of.bytes,
         /// Length of the window, in milliseconds.
         window_ms: u64 = of.within.millis(),
+    }
+}
+
+/// Values of an incident in the agent's tables. All text is sanitized.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct IncidentRow {
+    /// Name of the incident directory.
+    pub id: String,
+    /// Time, in microseconds since 1970, UTC.
+    pub micros: Option<i64>,
+    /// `out_of_memory`, `threshold` or `manual`.
+    pub trigger: String,
+    /// Diagnosed cause, and its confidence.
+    pub cause: Option<(String, String)>,
+    /// Whether the same request succeeded afterwards.
+    pub recovered: bool,
+    /// Number of errors.
+    pub errors: u64,
+    /// Process whose allocation failed or that exceeded a threshold.
+    pub requester: Option<RequesterJson>,
+    /// Index and UUID of the GPU.
+    pub gpu: Option<(u16, Option<String>)>,
+    /// Requested bytes.
+    pub requested_bytes: Option<u64>,
+    /// What happened, in one line.
+    pub summary: String,
+}
+
+impl IncidentRow {
+    /// Takes the values of an incident, which may come from a file.
+    #[must_use]
+    pub fn new(of: &IncidentJson) -> Self {
+        let clean = |text: &Option<String>| text.as_deref().map(sanitized);
+        let time: Option<jiff::Timestamp> = of.time.parse().ok();
+        let requester = of.requester.as_ref().map(|one| RequesterJson {
+            pid: one.pid,
+            tid: one.tid,
+            name: sanitized(&one.name),
+            program: clean(&one.program),
+            release: clean(&one.release),
+            user: clean(&one.user),
+            job: clean(&one.job),
+            pod: clean(&one.pod),
+            namespace: clean(&one.namespace),
+        });
+        Self {
+            id: sanitized(&of.id),
+            micros: time.map(jiff::Timestamp::as_microsecond),
+            trigger: sanitized(&of.trigger),
+            cause: of.cause.as_ref().map(|one| (sanitized(&one.name), sanitized(&one.confidence))),
+            recovered: of.recovered,
+            errors: of.oom_count,
+            requester,
+            gpu: of.gpu.as_ref().map(|gpu| (gpu.index, clean(&gpu.uuid))),
+            requested_bytes: of.requested_bytes,
+            summary: sanitized(&of.title),
+        }
     }
 }
 

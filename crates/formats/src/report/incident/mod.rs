@@ -5,8 +5,8 @@ mod json;
 mod text;
 
 pub use json::{
-    BreakdownJson, CauseJson, GpuJson, GrowthJson, HolderJson, IncidentJson, RequesterJson,
-    SiteJson, VERSION, read,
+    BreakdownJson, CauseJson, GpuJson, GrowthJson, HolderJson, IncidentJson, IncidentRow,
+    RequesterJson, SiteJson, VERSION, read,
 };
 pub use text::{write as write_text, write_redacted};
 
