@@ -175,6 +175,14 @@ fn check_lake(run: &Run) {
     assert_eq!(at(rows_of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
     let device = rows_of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     assert_eq!(device["untracked_bytes"], 100 << 20, "{device}");
+    let peak = rows_of("peaks").into_iter().find(|row| row["ended"] == true).unwrap();
+    assert_eq!(peak["peak_bytes"], run.oracle["peak_bytes"], "{peak}");
+    let gpus = found["gpus"].as_array().unwrap().iter();
+    let gpus = gpus.filter(|row| row["host"] != "other" && row["micros"] == last["micros"]);
+    let live: u64 = gpus.map(|row| row["live_bytes"].as_u64().unwrap()).sum();
+    assert_eq!(live, run.oracle["live_bytes"].as_u64().unwrap());
+    let prints = rows_of("sites").into_iter().map(|row| row["fingerprint"].as_str());
+    assert!(prints.flatten().all(|hash| hash.len() == 16));
     check_columns(&found["columns"]);
     check_query_results(&found["query_results"], run);
 }
@@ -195,12 +203,16 @@ fn check_columns(columns: &Value) {
             documented.entry(table).or_default().push(row);
         }
     }
-    let shared: Vec<_> = documented["processes"][..7].to_vec();
-    for table in ["devices", "sites"] {
+    let sample: Vec<_> = documented["gpus"][..4].to_vec();
+    let process: Vec<_> = documented["processes"][..10].to_vec();
+    assert_eq!(process[9][0], "namespace");
+    for table in ["processes", "devices", "sites", "suspects", "peaks", "incidents"] {
         let own = documented.remove(table).unwrap();
-        documented.insert(table, [shared.clone(), own].concat());
+        let of_process =
+            if matches!(table, "processes" | "incidents") { vec![] } else { process.clone() };
+        documented.insert(table, [sample.clone(), of_process, own].concat());
     }
-    assert_eq!(documented.len(), 4, "{documented:?}");
+    assert_eq!(documented.len(), 8, "{documented:?}");
     for (table, rows) in columns.as_object().unwrap() {
         let rows: Vec<Vec<String>> = serde_json::from_value(rows.clone()).unwrap();
         assert_eq!(documented[&**table], rows, "{table}");

@@ -15,15 +15,29 @@ directory = sys.argv[1]
 os.chdir(os.path.dirname(directory))
 assert os.path.basename(directory) == "lake"
 duckdb.sql("SET TimeZone = 'UTC'")
+TABLES = ("metrics", "gpus", "processes", "devices", "sites", "suspects", "peaks", "incidents")
+
+
+def numbers(files):
+    """All columns, with other times than `time` as microseconds."""
+    known = duckdb.sql(f"SELECT * FROM read_parquet('{files}', hive_partitioning = true)").columns
+    times = [name for name in ("agent_start", "peak_time", "incident_time") if name in known]
+    replaced = ", ".join(f"epoch_us({name}) AS {name}" for name in times)
+    return f"* REPLACE ({replaced})" if times else "*"
 
 
 def rows(table):
     files = os.path.join(directory, table, "*", "*", "*.parquet")
-    duck = duckdb.sql(f"SELECT * EXCLUDE (time), epoch_us(time) AS micros FROM read_parquet('{files}', hive_partitioning = true)")
+    duck = duckdb.sql(f"SELECT * EXCLUDE (time), epoch_us(time) AS micros FROM (SELECT {numbers(files)} FROM read_parquet('{files}', hive_partitioning = true))")
     duck = [dict(zip(duck.columns, row)) for row in duck.fetchall()]
     arrow = pyarrow.dataset.dataset(os.path.join(directory, table), partitioning="hive").to_table()
     index = arrow.schema.get_field_index("time")
-    arrow = arrow.set_column(index, "micros", arrow["time"].cast("int64")).to_pylist()
+    arrow = arrow.set_column(index, "micros", arrow["time"].cast("int64"))
+    for name in ("agent_start", "peak_time", "incident_time"):
+        if name in arrow.schema.names:
+            index = arrow.schema.get_field_index(name)
+            arrow = arrow.set_column(index, name, arrow[name].cast("int64"))
+    arrow = arrow.to_pylist()
     for row in duck + arrow:
         row["date"] = str(row["date"])
         if "labels" in row:
@@ -34,12 +48,12 @@ def rows(table):
 
 
 found = {}
-for table in ("metrics", "processes", "devices", "sites"):
+for table in TABLES:
     if glob.glob(os.path.join(directory, table, "*", "*", "*.parquet")):
         found[table] = rows(table)
 if len(sys.argv) > 2:
     found["columns"] = {}
-    for table in ("metrics", "processes", "devices", "sites"):
+    for table in TABLES:
         if table in found:
             files = os.path.join(directory, table, "*", "*", "*.parquet")
             described = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{files}', hive_partitioning = false)")
