@@ -393,6 +393,7 @@ fn processes_are_grouped_by_user_job_and_tree() {
     let member = |pid: u32, job: Option<&str>, root: u32| {
         let mut process = process(pid, 0, "train.py");
         process.identity.group = ProcessGroup {
+            release: None,
             job: job.map(Into::into),
             rank: Some(pid),
             tree: Some((Pid(root), "torchrun".into())),
