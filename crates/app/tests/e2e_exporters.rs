@@ -112,6 +112,11 @@ fn run() -> Run {
     agent.until("more exports", |_| (otlp.count() >= seen + 3).then_some(()));
     workload.signal(15);
     let (_, _) = workload.finish();
+    // The end of the program is in a table, too.
+    agent.until("the end of the program", |agent| {
+        let processes = agent.api("processes")["processes"].as_array()?.clone();
+        (!processes.iter().any(|process| process["pid"] == pid)).then_some(())
+    });
     let messages = agent.end(15);
     let oracle = env.oracle(pid);
     Run { env, otlp, pid, oracle, profile, messages }
