@@ -183,7 +183,8 @@ class Round:
         if process["exact"]:
             found = check.exact(process, oracle, target.single_thread, self.by_kernel, torch)
             return [f"exact, but {problem}" for problem in found]
-        unreturned = MAX_THREADS if target.killed else 0
+        # A program that fails ends with the other threads inside of calls.
+        unreturned = MAX_THREADS if target.killed or target.process.returncode else 0
         found = check.bounded(process, oracle, check.unattributed(report), unreturned)
         return [f"not exact, but {problem}" for problem in found]
 
