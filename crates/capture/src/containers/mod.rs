@@ -4,7 +4,6 @@
 pub(crate) mod cgroup;
 mod pod_logs;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -24,10 +23,6 @@ const MAX_PROC_FILE_BYTES: u64 = 64 * 1024;
 /// How often the names of unnamed containers are retried.
 const RENAME_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of processes that are read before they are announced, and how long that is valid.
-const MAX_PREFETCHED: usize = 1024;
-const PREFETCH_TTL: Duration = Duration::from_secs(30);
-
 /// Maximum number of retries for the names of a container.
 const MAX_NAME_RETRIES: u32 = 12;
 
@@ -39,8 +34,6 @@ pub(crate) struct ContainerResolver {
     proc: PathBuf,
     logs: PodLogIndex,
     last_retry: Instant,
-    /// Processes that will soon call the driver and may have exited before their calls are read.
-    prefetched: HashMap<Pid, (Container, Instant)>,
 }
 
 impl ContainerResolver {
@@ -50,12 +43,7 @@ impl ContainerResolver {
     }
 
     fn under(proc: &Path, logs: &Path) -> Self {
-        Self {
-            proc: proc.to_owned(),
-            logs: PodLogIndex::new(logs),
-            last_retry: Instant::now(),
-            prefetched: HashMap::new(),
-        }
+        Self { proc: proc.to_owned(), logs: PodLogIndex::new(logs), last_retry: Instant::now() }
     }
 
     /// Returns the container of a new process, if it runs in one.
@@ -65,12 +53,10 @@ impl ContainerResolver {
         process: &mut Process,
         now: Timestamp,
     ) -> Option<EventKind> {
-        let prefetched = self.prefetched.remove(&pid);
+        let prefetched = process.scanned.container.take();
         let mut container = match self.detect(pid) {
             Ok(container) => container?,
-            Err(ProcessGone) => {
-                prefetched.filter(|(_, read_at)| read_at.elapsed() < PREFETCH_TTL)?.0
-            }
+            Err(ProcessGone) => prefetched?.1,
         };
         let named = self.logs.name(&mut container, now);
         process.unnamed_container = (!named).then(|| (container.clone(), 0));
@@ -79,15 +65,12 @@ impl ContainerResolver {
 
     /// Reads the containers of processes that mapped a driver: short-lived ones may have exited
     /// when their first call is read.
-    pub(crate) fn prefetch(&mut self, pids: Vec<Pid>) {
+    pub(crate) fn prefetch(&self, pids: Vec<Pid>, processes: &mut ProcessTable, now: Timestamp) {
         for pid in pids {
-            if self.prefetched.len() >= MAX_PREFETCHED {
-                self.prefetched.retain(|_, (_, read_at)| read_at.elapsed() < PREFETCH_TTL);
-            }
-            if self.prefetched.len() < MAX_PREFETCHED
-                && let Ok(Some(container)) = self.detect(pid)
+            if let Ok(Some(container)) = self.detect(pid)
+                && let Some(process) = processes.running(pid)
             {
-                self.prefetched.insert(pid, (container, Instant::now()));
+                process.scanned.container = Some((now, container));
             }
         }
     }
@@ -230,32 +213,29 @@ mod tests {
 
     #[test]
     fn exited_process_uses_prefetched_container_once() {
-        let node = Node::new(&format!("0::/docker/{ID}\n"), "NSpid:\t7\t3\n");
-        let mut containers = node.containers();
-        containers.prefetch(vec![Pid(7), Pid(8)]);
-        fs::remove_dir_all(node.0.path().join("proc/7")).unwrap();
-        let found = started(&mut containers, 7, 1).unwrap();
-        assert_eq!((&*found.id, found.container_pid), (ID, Some(Pid(3))));
-        // Once: the next process with that pid is another one.
-        assert!(started(&mut containers, 7, 2).is_none());
-        assert!(started(&mut containers, 8, 2).is_none());
+        let own = Pid(std::process::id());
+        let node = Node::new("", "");
+        let files = node.0.path().join(format!("proc/{own}"));
+        fs::create_dir(&files).unwrap();
+        fs::write(files.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
+        let (mut containers, mut processes) = (node.containers(), ProcessTable::default());
+        containers.prefetch(vec![own, Pid(u32::MAX)], &mut processes, Timestamp(1));
+        fs::remove_dir_all(files).unwrap();
+        let process = processes.entry(own);
+        assert!(containers.process_started(own, process, Timestamp(2)).is_some());
+        // Once: the next program is another one.
+        assert!(containers.process_started(own, process, Timestamp(3)).is_none());
+        assert!(processes.running(Pid(u32::MAX)).is_none());
     }
 
     #[test]
-    fn live_process_overrides_prefetch_which_is_bounded() {
+    fn live_process_overrides_prefetch() {
         let node = Node::new(&format!("0::/docker/{ID}\n"), "");
-        let mut containers = node.containers();
-        containers.prefetch(vec![Pid(7)]);
+        let (mut containers, mut process) = (node.containers(), Process::default());
+        let container = containers.detect(Pid(7)).ok().flatten().unwrap();
+        process.scanned.container = Some((Timestamp(1), container));
         fs::write(node.0.path().join("proc/7/cgroup"), "0::/user.slice\n").unwrap();
-        assert!(started(&mut containers, 7, 1).is_none());
-        let pids: Vec<_> = (10..10 + 2 * MAX_PREFETCHED as u32).map(Pid).collect();
-        for pid in &pids {
-            let process = node.0.path().join(format!("proc/{pid}"));
-            fs::create_dir(&process).unwrap();
-            fs::write(process.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
-        }
-        containers.prefetch(pids);
-        assert_eq!(containers.prefetched.len(), MAX_PREFETCHED);
+        assert!(containers.process_started(Pid(7), &mut process, Timestamp(2)).is_none());
     }
 
     #[test]

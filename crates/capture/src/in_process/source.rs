@@ -235,7 +235,7 @@ impl Source for InProcess {
         }
     }
 
-    fn scan(&mut self) -> Result<(), Error> {
+    fn scan(&mut self, _processes: &mut ProcessTable) -> Result<(), Error> {
         // Before the counters are read again: those of ended processes were reported.
         self.areas.borrow_mut().close_ended();
         self.open_areas();
@@ -332,7 +332,7 @@ impl Source for InProcess {
         }
     }
 
-    fn drain_tensor_events(&mut self, _now: Timestamp, processes: &ProcessTable) -> Vec<Event> {
+    fn drain_tensor_events(&mut self, _now: Timestamp, processes: &mut ProcessTable) -> Vec<Event> {
         let mut events = Vec::new();
         for area in &mut self.areas.borrow_mut().open {
             let state = tensor_tracking(area).filter(|_| processes.contains(area.pid));

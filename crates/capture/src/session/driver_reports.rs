@@ -37,8 +37,8 @@ impl DriverReports {
         self.processes.sweep(now);
         let dead = self.processes.drain_dead(now);
         let mut events: Vec<_> = dead.iter().map(|exit| exit.event(EventKind::Exit)).collect();
-        dead.iter().for_each(|exit| self.processes.remove(exit.pid));
-        events.extend(self.host.poll((now, now), &mut self.processes, |_, _| true));
+        dead.iter().for_each(|exit| self.processes.remove(exit.pid, 0, now));
+        events.extend(self.host.poll((now, now), &mut self.processes, |_, _, _| true));
         events
     }
 

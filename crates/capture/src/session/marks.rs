@@ -11,7 +11,7 @@ pub struct RecordMark(u64);
 impl Session {
     /// Marks the records that were written so far, also those of processes that are new.
     pub fn mark(&mut self) -> Result<RecordMark, Error> {
-        self.source.scan()?;
+        self.source.scan(&mut self.processes)?;
         Ok(RecordMark(self.source.written()))
     }
 

@@ -142,11 +142,12 @@ impl Session {
         }
         let lifecycle_links = loaded.attach_lifecycle()?;
         let ring = RecordRing::new(&loaded)?;
+        let mut processes = ProcessTable::default();
         let mut drivers = DriverAttachments::new(options, &plan);
-        drivers.attach_all(&loaded)?;
+        drivers.attach_all(&loaded, &mut processes)?;
         let mut torch = options.tensors.is_enabled().then(|| TorchAttachments::new(options, &plan));
         if let Some(torch) = &mut torch {
-            torch.scan(&loaded, &[], true);
+            torch.scan(&loaded, &[], true, &mut processes);
         }
         loaded.runtime_config.set_attached_at(clock::boot());
         let rings = std::iter::once(&ring.records).chain(&ring.stacks).map(Ring::fd);
@@ -155,13 +156,15 @@ impl Session {
         let mut sites = options.stacks.is_enabled().then(|| site_resolver(&loaded)).transpose()?;
         if let Some(sites) = &mut sites {
             // Their stacks are readable from the first call on.
-            for pid in drivers.preexisting() {
-                sites.process_started(pid, None);
+            let scanned = processes.scanned_mut();
+            let had_driver = scanned.filter(|(_, scanned)| scanned.had_driver.is_some());
+            for pid in had_driver.map(|(pid, _)| pid).collect::<Vec<_>>() {
+                sites.process_started(&mut processes, pid, None);
             }
         }
         Ok(Self {
             losses: LossReader::new(&loaded)?,
-            processes: ProcessTable::default(),
+            processes,
             host: HostFacts::open(&options.logs),
             objects: options.objects,
             activity: options.activity.map(|_| ActivityCounters::new(&loaded)).transpose()?,
@@ -189,8 +192,8 @@ impl Session {
         let tables = source.tables();
         let sites = options.stacks.is_enabled().then(|| {
             let (known, sent) = (tables.known_stacks(), tables.sent_frames());
-            let tables = StackTables { known, sent, pythons: tables.pythons() };
-            SiteResolver::new(tables, true).map_err(Error::Names)
+            let tables = StackTables::new(known, sent, tables.pythons(), true);
+            SiteResolver::new(tables).map_err(Error::Names)
         });
         let activity = options.activity;
         Ok(Self {
@@ -240,9 +243,10 @@ impl Session {
     }
 
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
-        self.source.scan()?;
+        self.source.scan(&mut self.processes)?;
         let mapped = self.source.drain_mmaps();
-        self.host.containers.prefetch(self.source.drain_new_processes());
+        let new = self.source.drain_new_processes();
+        self.host.containers.prefetch(new, &mut self.processes, clock::monotonic());
         let written = self.source.written();
         if let Some(activity) = &mut self.activity {
             activity.read(last, written)?;
@@ -258,15 +262,15 @@ impl Session {
         let mut pending = Pending { activity, losses };
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.sites {
-            sites.update(mapped, stacks, |pid| self.processes.contains(pid));
+            sites.update(mapped, stacks, &mut self.processes);
         }
         for record in &records {
             self.apply_record(record, now, &mut pending, &mut events);
         }
         // A process that mapped the driver after it was probed is announced with its first call.
-        let (target, source) = (&self.target, &self.source);
-        let wanted = |pid, start| match target {
-            _ if !source.predates_trace(pid, start) => false,
+        let target = &self.target;
+        let wanted = |processes: &ProcessTable, pid, start| match target {
+            _ if !processes.predates_trace(pid, start) => false,
             Target::All => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
@@ -296,7 +300,7 @@ impl Session {
         if let Some(activity) = &mut self.activity {
             activity.defer(std::mem::take(&mut pending.activity));
         }
-        events.extend(self.source.drain_tensor_events(now, &self.processes));
+        events.extend(self.source.drain_tensor_events(now, &mut self.processes));
         if let Some(sites) = &mut self.sites {
             let event = |frames| {
                 let kind = EventKind::Site(frames);
@@ -405,11 +409,13 @@ impl Session {
                     let gpus = self.host.usage.device_uuid_reported(&uuid, process);
                     events.extend(gpus.map(|kind| record.event(kind)));
                 }
-                let handles = &mut self.processes.entry(pid).handles;
-                let sites = &mut self.sites;
-                let mut site = |stack| sites.as_mut()?.site(pid, stack);
-                record.events(handles, self.objects, &mut site, events);
-                events.iter().skip(first).for_each(|event| self.source.observe(event));
+                let process = self.processes.entry(pid);
+                let (sites, stacks) = (&mut self.sites, &mut process.stacks);
+                let mut site = |stack| sites.as_mut()?.site(stacks.as_mut()?, stack);
+                record.events(&mut process.handles, self.objects, &mut site, events);
+                for event in events.iter().skip(first) {
+                    self.source.observe(event, process);
+                }
             }
         }
     }
@@ -425,14 +431,15 @@ impl Session {
     ) {
         let (pid, ProcessRecord { start, uid, name, exec_gen }) = (record.pid, announced);
         self.end_older(record, announced, now, pending, events);
+        self.processes.announce(pid, *start, Some(*exec_gen));
         if let Some(sites) = &mut self.sites {
-            sites.process_started(pid, Some(*exec_gen));
+            sites.process_started(&mut self.processes, pid, Some(*exec_gen));
         }
         self.source.process_examined(pid, *exec_gen);
-        let before_trace = self.source.predates_trace(pid, *start);
+        let before_trace = self.processes.predates_trace(pid, *start);
         let info = ProcessInfo { start: *start, uid: *uid, name: name.clone(), before_trace };
         events.push(record.event(EventKind::Process(info)));
-        let process = self.processes.announce(pid, *start, Some(*exec_gen));
+        let process = self.processes.entry(pid);
         events.extend(self.host.of_process(pid, *uid, process, now));
     }
 
@@ -519,11 +526,7 @@ impl Session {
         exec_gen: Option<ExecGeneration>,
         at: Timestamp,
     ) {
-        self.source.process_ended(pid, start, at);
-        self.processes.remove(pid);
-        if let Some(sites) = &mut self.sites {
-            sites.process_exited(pid);
-        }
+        self.processes.remove(pid, start, at);
         if let Some(activity) = &mut self.activity {
             activity.process_exited(pid, start, exec_gen);
         }
@@ -538,12 +541,10 @@ fn lost_event(pid: Pid, lost: LostDelta, now: Timestamp) -> Option<Event> {
 }
 
 fn site_resolver(loaded: &LoadedObject) -> Result<SiteResolver, Error> {
-    let tables = StackTables {
-        known: Table::Map(loaded.map("known_stacks")?),
-        sent: Table::Map(loaded.map("sent_frames")?),
-        pythons: Table::Map(loaded.map("pythons")?),
-    };
-    SiteResolver::new(tables, loaded.config.loops).map_err(Error::Names)
+    let table = |name| Ok::<_, Error>(Table::Map(loaded.map(name)?));
+    let (known, sent) = (table("known_stacks")?, table("sent_frames")?);
+    let tables = StackTables::new(known, sent, table("pythons")?, loaded.config.loops);
+    SiteResolver::new(tables).map_err(Error::Names)
 }
 
 fn add_target(targets: &MapHandle, pid: Pid) -> Result<(), Error> {

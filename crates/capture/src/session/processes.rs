@@ -2,14 +2,17 @@
 //! entry is the only cleanup.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use engine::model::container::Container;
 use engine::model::ids::{GpuId, Pid, Tid};
 use engine::model::units::{Nanos, Timestamp};
 
+use super::attach::torch::TorchState;
 use super::enrich::kernel_names::KernelNames;
-use super::liveness::{is_alive, is_same_start};
+use super::liveness::{is_alive, is_same_start, start_of};
 use crate::decode::{ExecGeneration, Handles, Record, RecordBody};
+use crate::stacks::ProcessStacks;
 
 /// How often processes are checked although nothing was lost.
 const SWEEP_INTERVAL: Nanos = Nanos::from_millis(10_000);
@@ -20,15 +23,19 @@ pub(crate) struct Process {
     /// Set when the process is announced to the ledger: by its first record, or because the driver
     /// reports memory of it.
     announced: Option<Announced>,
+    pub(crate) scanned: Scanned,
     /// Streams and contexts.
     pub(crate) handles: Handles,
     pub(crate) kernel_names: KernelNames,
+    pub(crate) stacks: Option<Box<ProcessStacks>>,
     /// GPUs of the device ordinals, as last reported.
     pub(crate) gpus: Vec<Option<GpuId>>,
     /// GPUs on which the driver lists the process.
     pub(crate) listed_on: Vec<GpuId>,
     /// The container as last reported, while names of it are missing, and the number of retries.
     pub(crate) unnamed_container: Option<(Container, u32)>,
+    /// When the contexts of its threads were last requested.
+    pub(crate) contexts_requested: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -39,13 +46,48 @@ struct Announced {
     exec_gen: Option<ExecGeneration>,
 }
 
+/// What was found in `/proc`, and when. Records are read later than `/proc`, so the end of the
+/// program that ran before may still be in the ring.
+#[derive(Default)]
+pub(crate) struct Scanned {
+    /// Start time; 0 if nothing was found yet.
+    start: u64,
+    /// The driver was mapped before it was probed: calls may have been missed.
+    pub(crate) had_driver: Option<Timestamp>,
+    pub(crate) torch: Option<TorchState>,
+    /// The container, for a process that exits before its first record is read.
+    pub(crate) container: Option<(Timestamp, Container)>,
+}
+
+impl Scanned {
+    /// Returns what was found after the end of a program, if anything: it is of the next one.
+    fn since(self, end: Timestamp) -> Option<Self> {
+        let rest = Self {
+            start: self.start,
+            had_driver: self.had_driver.filter(|found| *found > end),
+            torch: self.torch.filter(|torch| torch.found > end),
+            container: self.container.filter(|(found, _)| *found > end),
+        };
+        let is_empty =
+            rest.had_driver.is_none() && rest.torch.is_none() && rest.container.is_none();
+        (!is_empty).then_some(rest)
+    }
+}
+
+impl Process {
+    /// Returns whether the process is announced, and its start time, 0 if that is unknown.
+    fn instance(&self) -> (bool, u64) {
+        let start = self.announced.map_or(self.scanned.start, |announced| announced.start);
+        (self.announced.is_some(), start)
+    }
+}
+
 /// All processes of the trace that have not exited.
 #[derive(Default)]
 pub(crate) struct ProcessTable {
     processes: HashMap<Pid, Process>,
-    /// Processes found to have exited, with their start times; their last records may still be in
-    /// the ring.
-    exited: Vec<(Pid, Option<u64>)>,
+    /// Processes found to have exited; their last records may still be in the ring.
+    exited: Vec<(Pid, (bool, u64))>,
     last_sweep: Timestamp,
 }
 
@@ -58,6 +100,10 @@ impl ProcessTable {
         exec_gen: Option<ExecGeneration>,
     ) -> &mut Process {
         let process = self.entry(pid);
+        if !is_same_start(process.scanned.start, start) {
+            // Another process had the pid, which exited unseen.
+            *process = Process::default();
+        }
         process.announced = Some(Announced { start, exec_gen });
         process
     }
@@ -67,9 +113,33 @@ impl ProcessTable {
         self.processes.entry(pid).or_default()
     }
 
-    /// Removes a process that exited or called exec, and everything known of it.
-    pub(crate) fn remove(&mut self, pid: Pid) {
-        self.processes.remove(&pid);
+    /// Returns the process that runs with this pid, to add what is found in `/proc`; `None` if it has
+    /// exited.
+    pub(crate) fn running(&mut self, pid: Pid) -> Option<&mut Process> {
+        let start = start_of(pid)?;
+        let process = self.entry(pid);
+        if !is_same_start(process.scanned.start, start) {
+            match process.announced {
+                // The exit of an announced one is read later.
+                Some(_) => process.scanned = Scanned::default(),
+                None => *process = Process::default(),
+            }
+        }
+        process.scanned.start = start;
+        Some(process)
+    }
+
+    /// Removes the program of a process with this start time that ended at that time, and everything
+    /// known of it.
+    pub(crate) fn remove(&mut self, pid: Pid, start: u64, end: Timestamp) {
+        let is_it = |process: &Process| is_same_start(process.instance().1, start);
+        let Some(process) = self.processes.get_mut(&pid).filter(|process| is_it(process)) else {
+            return;
+        };
+        match std::mem::take(process).scanned.since(end) {
+            Some(scanned) => process.scanned = scanned,
+            None => drop(self.processes.remove(&pid)),
+        }
     }
 
     /// Returns an announced process.
@@ -82,6 +152,34 @@ impl ProcessTable {
         let announced =
             self.processes.iter_mut().filter(|(_, process)| process.announced.is_some());
         announced.map(|(pid, process)| (*pid, process))
+    }
+
+    /// Returns the stacks of a process, if it has any.
+    pub(crate) fn stacks_mut(&mut self, pid: Pid) -> Option<&mut ProcessStacks> {
+        self.processes.get_mut(&pid)?.stacks.as_deref_mut()
+    }
+
+    /// Returns the stacks of all processes.
+    pub(crate) fn all_stacks_mut(&mut self) -> impl Iterator<Item = &mut ProcessStacks> {
+        self.processes.values_mut().filter_map(|process| process.stacks.as_deref_mut())
+    }
+
+    /// Returns what was found in `/proc` of all processes.
+    pub(crate) fn scanned_mut(&mut self) -> impl Iterator<Item = (Pid, &mut Scanned)> {
+        self.processes.iter_mut().map(|(pid, process)| (*pid, &mut process.scanned))
+    }
+
+    /// Returns what was found in `/proc` of a process.
+    pub(crate) fn scanned(&mut self, pid: Pid) -> Option<&mut Scanned> {
+        Some(&mut self.processes.get_mut(&pid)?.scanned)
+    }
+
+    /// Returns whether the process with this start time mapped the driver before it was probed.
+    pub(crate) fn predates_trace(&self, pid: Pid, start: u64) -> bool {
+        self.processes.get(&pid).is_some_and(|process| {
+            let scanned = &process.scanned;
+            scanned.had_driver.is_some() && is_same_start(scanned.start, start)
+        })
     }
 
     fn announced(&self, pid: Pid) -> Option<Announced> {
@@ -115,21 +213,25 @@ impl ProcessTable {
     /// Checks which processes have exited.
     pub(crate) fn sweep(&mut self, now: Timestamp) {
         self.last_sweep = now;
-        let start = |process: &Process| process.announced.map(|announced| announced.start);
-        let starts = self.processes.iter().map(|(pid, process)| (*pid, start(process)));
-        self.exited = starts.filter(|(pid, start)| !is_alive(*pid, start.unwrap_or(0))).collect();
+        let instances = self.processes.iter().map(|(pid, process)| (*pid, process.instance()));
+        self.exited = instances.filter(|(pid, (_, start))| !is_alive(*pid, *start)).collect();
     }
 
     /// Returns the exits of processes that had exited before the ring was last emptied and whose
     /// exit record has not come since. Each has to be passed to [`ProcessTable::remove`].
     pub(crate) fn drain_dead(&mut self, now: Timestamp) -> Vec<Record> {
         let mut dead = Vec::new();
-        for (pid, start) in std::mem::take(&mut self.exited) {
-            match start {
-                _ if self.start(pid) != start => {}
-                Some(_) => dead.push(Record::at(pid, Tid(pid.0), now, RecordBody::Exit)),
-                // It was not announced, so its exit is not reported.
-                None => self.remove(pid),
+        for (pid, instance) in std::mem::take(&mut self.exited) {
+            match self.processes.get(&pid).map(Process::instance) {
+                Some(same @ (is_announced, _)) if same == instance => {
+                    if is_announced {
+                        dead.push(Record::at(pid, Tid(pid.0), now, RecordBody::Exit));
+                    } else {
+                        // Its exit is not reported.
+                        self.processes.remove(&pid);
+                    }
+                }
+                _ => {}
             }
         }
         dead
@@ -149,7 +251,7 @@ mod tests {
         let dead = table.drain_dead(Timestamp(2));
         assert_eq!(dead.len(), 1);
         // As the session does with every exit.
-        table.remove(dead[0].pid);
+        table.remove(dead[0].pid, 5, Timestamp(2));
         table.sweep(Timestamp(3));
         assert!(table.drain_dead(Timestamp(4)).is_empty());
     }
@@ -159,7 +261,7 @@ mod tests {
         let mut table = ProcessTable::default();
         table.announce(Pid(u32::MAX), 5, None);
         table.sweep(Timestamp(1));
-        table.remove(Pid(u32::MAX));
+        table.remove(Pid(u32::MAX), 5, Timestamp(1));
         assert!(table.drain_dead(Timestamp(2)).is_empty());
     }
 
@@ -189,5 +291,38 @@ mod tests {
         assert!(!table.contains(Pid(u32::MAX)));
         table.sweep(Timestamp(1));
         assert!(table.drain_dead(Timestamp(2)).is_empty() && table.processes.is_empty());
+    }
+
+    #[test]
+    fn what_was_found_after_the_end_of_a_program_is_of_the_next_one() {
+        let (pid, start) = (Pid(std::process::id()), start_of(Pid(std::process::id())).unwrap());
+        for (end, is_kept) in [(90, true), (110, false)] {
+            let mut table = ProcessTable::default();
+            let process = table.running(pid).unwrap();
+            process.scanned.had_driver = Some(Timestamp(100));
+            table.announce(pid, start, None).gpus = vec![None];
+            table.remove(pid, start, Timestamp(end));
+            assert!(!table.contains(pid) && table.entry(pid).gpus.is_empty());
+            assert_eq!(table.predates_trace(pid, start), is_kept, "{end}");
+        }
+    }
+
+    #[test]
+    fn end_of_an_older_process_with_the_pid_keeps_the_running_one() {
+        let (pid, start) = (Pid(std::process::id()), start_of(Pid(std::process::id())).unwrap());
+        let mut table = ProcessTable::default();
+        table.running(pid).unwrap().scanned.had_driver = Some(Timestamp(100));
+        table.remove(pid, start + 5_000_000_000, Timestamp(110));
+        assert!(table.predates_trace(pid, start));
+        assert!(!table.predates_trace(pid, start + 5_000_000_000));
+        // The exit of the older process is read after `/proc`.
+        let mut table = ProcessTable::default();
+        table.announce(pid, 5, None);
+        table.running(pid).unwrap().scanned.had_driver = Some(Timestamp(100));
+        assert_eq!(table.start(pid), Some(5));
+        table.remove(pid, 5, Timestamp(90));
+        assert!(table.predates_trace(pid, start) && !table.contains(pid));
+        table.announce(pid, start + 5_000_000_000, None);
+        assert!(!table.predates_trace(pid, start), "it exited unseen");
     }
 }

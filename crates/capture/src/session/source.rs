@@ -11,7 +11,7 @@ use super::attach::drivers::{DriverAttachments, Notice};
 use super::attach::torch::TorchAttachments;
 use super::captures::LeftCaptures;
 use super::load::bpf_object::LoadedObject;
-use super::processes::ProcessTable;
+use super::processes::{Process, ProcessTable};
 use super::read::counters::ProbeCounters;
 use super::read::record_ring::RecordRing;
 use super::read::waiter::Waiter;
@@ -33,7 +33,7 @@ pub(crate) trait Source {
     fn wait(&mut self, timeout: Duration);
 
     /// Scans for new processes and libraries.
-    fn scan(&mut self) -> Result<(), Error>;
+    fn scan(&mut self, processes: &mut ProcessTable) -> Result<(), Error>;
 
     /// Returns the position up to which records were written.
     fn written(&mut self) -> u64;
@@ -69,22 +69,14 @@ pub(crate) trait Source {
         Vec::new()
     }
 
-    /// Returns whether the process with this start time could call the driver before it was traced.
-    fn predates_trace(&self, _pid: Pid, _start: u64) -> bool {
-        false
-    }
-
-    /// Observes a call.
-    fn observe(&mut self, _event: &Event) {}
+    /// Observes a call of a process.
+    fn observe(&mut self, _event: &Event, _process: &mut Process) {}
 
     /// Handles a new process that was searched for an interpreter.
     fn process_examined(&mut self, _pid: Pid, _exec_gen: ExecGeneration) {}
 
-    /// Handles a process that exited or called exec at that time.
-    fn process_ended(&mut self, _pid: Pid, _start: u64, _at: Timestamp) {}
-
     /// Returns whether tensors of processes are tracked, for processes where that has changed.
-    fn drain_tensor_events(&mut self, now: Timestamp, processes: &ProcessTable) -> Vec<Event>;
+    fn drain_tensor_events(&mut self, now: Timestamp, processes: &mut ProcessTable) -> Vec<Event>;
 
     /// Returns the notices since the last call.
     fn drain_notices(&mut self) -> Vec<Notice>;
@@ -122,17 +114,17 @@ impl Source for Probes {
         config.set_reader_waits(false);
     }
 
-    fn scan(&mut self) -> Result<(), Error> {
+    fn scan(&mut self, processes: &mut ProcessTable) -> Result<(), Error> {
         let rescan = self.last_scan.elapsed() >= RESCAN_INTERVAL;
         if rescan {
             self.last_scan = Instant::now();
         }
-        if self.drivers.scan(&self.loaded, rescan)? {
+        if self.drivers.scan(&self.loaded, rescan, processes)? {
             self.loaded.runtime_config.set_attached_at(clock::boot());
         }
         let (mapped, all) = self.drivers.drain_torch_mmaps();
         if let Some(torch) = &mut self.torch {
-            torch.scan(&self.loaded, &mapped, rescan || all);
+            torch.scan(&self.loaded, &mapped, rescan || all, processes);
         }
         Ok(())
     }
@@ -181,27 +173,16 @@ impl Source for Probes {
         self.drivers.drain_new_processes()
     }
 
-    fn predates_trace(&self, pid: Pid, start: u64) -> bool {
-        self.drivers.predates_trace(pid, start)
-    }
-
-    fn observe(&mut self, event: &Event) {
+    fn observe(&mut self, event: &Event, process: &mut Process) {
         if let EventKind::Allocate(Allocate { context: None, device: None, .. }) = event.kind {
-            self.drivers.request_context_discovery(event.pid);
+            self.drivers.request_context_discovery(event.pid, process);
         }
         if let Some(torch) = &mut self.torch {
-            torch.observe(event);
+            torch.observe(event, process);
         }
     }
 
-    fn process_ended(&mut self, pid: Pid, start: u64, at: Timestamp) {
-        self.drivers.process_ended(pid, start, at);
-        if let Some(torch) = &mut self.torch {
-            torch.process_exited(pid);
-        }
-    }
-
-    fn drain_tensor_events(&mut self, now: Timestamp, processes: &ProcessTable) -> Vec<Event> {
+    fn drain_tensor_events(&mut self, now: Timestamp, processes: &mut ProcessTable) -> Vec<Event> {
         self.torch.as_mut().map(|torch| torch.drain_events(now, processes)).unwrap_or_default()
     }
 

@@ -5,7 +5,6 @@
 //! they are probed for a short time: at the start, and again when a thread with an unknown context
 //! allocates.
 
-use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
@@ -15,12 +14,13 @@ use super::drivers::probe_points;
 use super::probes::{AttachedProbes, attach};
 use crate::hooks::HookGroup;
 use crate::libraries::DriverLibrary;
+use crate::session::processes::Process;
 
 /// How long context queries are probed.
 const PROBE_DURATION: Duration = Duration::from_secs(1);
 
-/// How long a process is not probed again after that.
-const PROBE_COOLDOWN: Duration = Duration::from_secs(10);
+/// Minimum time between two requests for a process.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Number of processes above which one link for all is cheaper than one per process.
 const PER_PROCESS_LINK_LIMIT: usize = 32;
@@ -28,24 +28,22 @@ const PER_PROCESS_LINK_LIMIT: usize = 32;
 /// Temporary probes of context queries.
 pub(crate) struct ContextDiscovery {
     link_per_process: bool,
-    requested: HashSet<Pid>,
-    /// When processes were probed last.
-    probed: HashMap<Pid, Instant>,
+    /// Processes whose contexts were requested since the probes were last started.
+    requested: Vec<Pid>,
     running: Option<(Instant, Vec<AttachedProbes>)>,
 }
 
 impl ContextDiscovery {
-    pub(crate) fn new(link_per_process: bool) -> Self {
-        let (requested, probed) = (HashSet::new(), HashMap::new());
-        Self { link_per_process, requested, probed, running: None }
+    pub(crate) const fn new(link_per_process: bool) -> Self {
+        Self { link_per_process, requested: Vec::new(), running: None }
     }
 
     /// Requests the contexts of the threads of a process.
-    pub(crate) fn request(&mut self, pid: Pid) {
-        let is_recent =
-            self.probed.get(&pid).is_some_and(|probed| probed.elapsed() < PROBE_COOLDOWN);
-        if !is_recent {
-            self.requested.insert(pid);
+    pub(crate) fn request(&mut self, pid: Pid, process: &mut Process) {
+        let last = process.contexts_requested;
+        if last.is_none_or(|requested| requested.elapsed() >= REQUEST_INTERVAL) {
+            process.contexts_requested = Some(Instant::now());
+            self.requested.push(pid);
         }
     }
 
@@ -72,8 +70,6 @@ impl ContextDiscovery {
                 vec![None]
             };
         let now = Instant::now();
-        self.probed.retain(|_, probed| probed.elapsed() < PROBE_COOLDOWN);
-        self.probed.extend(pids.into_iter().map(|pid| (pid, now)));
         let mut attachments = Vec::new();
         for library in libraries {
             let points = probe_points(library, &[HookGroup::Queries]);

@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
 use engine::model::tensor::TensorsUnavailable;
-use engine::model::units::Timestamp;
 
 use super::super::load::bpf_object::{LoadedObject, ProbeSet};
 use super::super::{SessionOptions, Target, unique};
 use super::context_discovery::ContextDiscovery;
-use super::preexisting::Preexisting;
 use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
 use crate::clock;
@@ -23,7 +21,7 @@ use crate::libraries::{
     scan_all, scan_process,
 };
 use crate::plan::AttachPlan;
-use crate::session::liveness::start_of;
+use crate::session::processes::{Process, ProcessTable};
 
 /// A message for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,7 +144,6 @@ pub(crate) struct DriverAttachments {
     attempts: AttachAttempts<FileIdentity, ()>,
     /// Failures that were already reported.
     reported: HashSet<String>,
-    preexisting: Preexisting,
     context_discovery: ContextDiscovery,
     watch: Option<MmapWatcher>,
     /// Processes that mapped a driver since the last drain.
@@ -178,7 +175,6 @@ impl DriverAttachments {
             attached: HashMap::new(),
             attempts: AttachAttempts::new(),
             reported: HashSet::new(),
-            preexisting: Preexisting::default(),
             context_discovery: ContextDiscovery::new(plan.link_per_process),
             watch,
             new_processes: Vec::new(),
@@ -189,7 +185,11 @@ impl DriverAttachments {
     }
 
     /// Attaches to all drivers at the start. Only failures of drivers given by option are errors.
-    pub(crate) fn attach_all(&mut self, loaded: &LoadedObject) -> Result<(), Error> {
+    pub(crate) fn attach_all(
+        &mut self,
+        loaded: &LoadedObject,
+        processes: &mut ProcessTable,
+    ) -> Result<(), Error> {
         for path in self.named.clone() {
             let library = DriverLibrary::open(&path, &path)?;
             self.attach(loaded, library, true)?;
@@ -200,7 +200,7 @@ impl DriverAttachments {
         self.scan_processes(loaded)?;
         // Scanned after attaching: a process that has the driver now may have called it before.
         for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
-            self.had_driver(pid);
+            self.had_driver(pid, processes);
         }
         self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.file));
         if self.attached.is_empty() {
@@ -210,7 +210,12 @@ impl DriverAttachments {
     }
 
     /// Scans for new copies of the driver. Returns whether one was attached.
-    pub(crate) fn scan(&mut self, loaded: &LoadedObject, rescan: bool) -> Result<bool, Error> {
+    pub(crate) fn scan(
+        &mut self,
+        loaded: &LoadedObject,
+        rescan: bool,
+        processes: &mut ProcessTable,
+    ) -> Result<bool, Error> {
         let before: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
         let mut batch = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
         self.new_processes.extend_from_slice(&batch.pids);
@@ -220,7 +225,6 @@ impl DriverAttachments {
         if rescan || batch.overflowed {
             self.scan_processes(loaded)?;
             self.detach_unused();
-            self.preexisting.retain_alive();
         } else {
             let is_target = |pid: &Pid| self.targets.as_ref().is_none_or(|all| all.contains(pid));
             let pids = unique(batch.pids.into_iter().filter(is_target));
@@ -235,7 +239,7 @@ impl DriverAttachments {
             for mapping in self.scan_processes(loaded)? {
                 let file = self.attempts.outcome(&mapping.device_inode, Instant::now());
                 if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
-                    self.had_driver(mapping.pid);
+                    self.had_driver(mapping.pid, processes);
                 }
             }
         }
@@ -244,33 +248,18 @@ impl DriverAttachments {
     }
 
     /// Requests the context of a thread that allocated in an unknown context.
-    pub(crate) fn request_context_discovery(&mut self, pid: Pid) {
-        if self.preexisting.contains(pid) {
-            self.context_discovery.request(pid);
+    pub(crate) fn request_context_discovery(&mut self, pid: Pid, process: &mut Process) {
+        if process.scanned.had_driver.is_some() {
+            self.context_discovery.request(pid, process);
         }
     }
 
     /// Records that a running process could call the driver before it was probed.
-    fn had_driver(&mut self, pid: Pid) {
+    fn had_driver(&mut self, pid: Pid, processes: &mut ProcessTable) {
         // A process that has exited makes no more calls.
-        let Some(start) = start_of(pid) else { return };
-        self.preexisting.insert(pid, start, clock::monotonic());
-        self.context_discovery.request(pid);
-    }
-
-    /// Returns whether the process with this start time mapped the driver before it was probed.
-    pub(crate) fn predates_trace(&self, pid: Pid, start: u64) -> bool {
-        self.preexisting.matches(pid, start)
-    }
-
-    /// Returns the processes that mapped the driver before it was probed.
-    pub(crate) fn preexisting(&self) -> impl Iterator<Item = Pid> {
-        self.preexisting.pids()
-    }
-
-    /// Handles a process that exited or called exec at that time.
-    pub(crate) fn process_ended(&mut self, pid: Pid, start: u64, at: Timestamp) {
-        self.preexisting.remove(pid, start, at);
+        let Some(process) = processes.running(pid) else { return };
+        process.scanned.had_driver = Some(clock::monotonic());
+        self.context_discovery.request(pid, process);
     }
 
     /// Returns processes that mapped a driver since the last call; they are announced only with

@@ -3,7 +3,6 @@
 pub(super) mod context_discovery;
 pub(super) mod drivers;
 mod growth;
-mod preexisting;
 pub(super) mod probes;
 pub(super) mod retry;
 pub(super) mod torch;

@@ -14,7 +14,7 @@ use engine::model::units::Timestamp;
 use super::super::load::bpf_object::LoadedObject;
 use super::super::{SessionOptions, Target, TensorMode};
 use super::drivers::{DETACH_DELAY, Notice};
-use super::growth::GrowthTracker;
+use super::growth::Growth;
 use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
 use crate::clock;
@@ -23,8 +23,7 @@ use crate::libraries::{
     C10Error, C10Library, DriverMapping, FileIdentity, all_processes, scan_torch,
 };
 use crate::plan::AttachPlan;
-use crate::session::liveness::start_of;
-use crate::session::processes::ProcessTable;
+use crate::session::processes::{Process, ProcessTable};
 use crate::wire;
 
 struct AttachedTorch {
@@ -32,19 +31,24 @@ struct AttachedTorch {
     last_used: Instant,
     attached_at: Timestamp,
     _attachments: Vec<AttachedProbes>,
-    /// Probes of blocks while memory grows, by process, or for all if the kernel has no links per
-    /// process.
-    growing: HashMap<Option<Pid>, (Timestamp, AttachedProbes)>,
+    /// Probes of blocks while memory of any process grows, if the kernel has no links per process.
+    growing: Option<BlockProbes>,
 }
 
-/// Whether the tensors of a process are tracked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct ProcessState {
-    /// Start time of the process.
-    start: u64,
-    tracking: TensorTracking,
-    /// When the probes of its library were attached.
-    since: Timestamp,
+/// Probes of blocks, and since when they are attached.
+type BlockProbes = (Timestamp, AttachedProbes);
+
+/// A process that uses PyTorch.
+pub(crate) struct TorchState {
+    /// When it was last scanned.
+    pub(crate) found: Timestamp,
+    /// Whether its tensors are tracked, and since when.
+    tracking: Option<(TensorTracking, Timestamp)>,
+    /// That was sent to the ledger.
+    is_reported: bool,
+    growth: Growth,
+    /// Probes of blocks while its memory grows.
+    growing: HashMap<FileIdentity, BlockProbes>,
 }
 
 /// Probes of all PyTorch libraries.
@@ -56,12 +60,9 @@ pub(crate) struct TorchAttachments {
     attached: HashMap<FileIdentity, AttachedTorch>,
     /// Mapped files and the result of attaching to them.
     attempts: AttachAttempts<FileIdentity, TensorsUnavailable>,
-    states: HashMap<Pid, ProcessState>,
-    /// Processes whose state was not sent to the ledger yet.
-    unreported: HashSet<Pid>,
     notices: Vec<Notice>,
-    /// Processes whose memory grows; `None`: blocks are always probed.
-    growth: Option<GrowthTracker>,
+    /// Blocks are probed only while memory grows.
+    while_growing: bool,
     /// Processes that began to grow since the last scan.
     began: Vec<Pid>,
     link_per_process: bool,
@@ -80,29 +81,36 @@ impl TorchAttachments {
             targets,
             attached: HashMap::new(),
             attempts: AttachAttempts::new(),
-            states: HashMap::new(),
-            unreported: HashSet::new(),
             notices: Vec::new(),
-            growth: (options.tensors == TensorMode::WhileGrowing).then(GrowthTracker::default),
+            while_growing: options.tensors == TensorMode::WhileGrowing,
             began: Vec::new(),
             link_per_process: plan.link_per_process,
         }
     }
 
     /// Observes a call of a process.
-    pub(crate) fn observe(&mut self, event: &Event) {
-        if self.growth.as_mut().is_some_and(|growth| growth.observe(event)) {
+    pub(crate) fn observe(&mut self, event: &Event, process: &mut Process) {
+        if self.while_growing
+            && let Some(torch) = &mut process.scanned.torch
+            && torch.growth.observe(event)
+        {
             self.began.push(event.pid);
         }
     }
 
     /// Scans the processes that mapped a PyTorch library, or all processes.
-    pub(crate) fn scan(&mut self, loaded: &LoadedObject, mapped: &[Pid], all: bool) {
+    pub(crate) fn scan(
+        &mut self,
+        loaded: &LoadedObject,
+        mapped: &[Pid],
+        all: bool,
+        processes: &mut ProcessTable,
+    ) {
         let began = std::mem::take(&mut self.began);
         if !all {
             for pid in mapped.iter().chain(&began) {
                 if self.targets.as_ref().is_none_or(|targets| targets.contains(pid)) {
-                    self.scan_process(loaded, *pid, false);
+                    self.scan_process(loaded, *pid, false, processes);
                 }
             }
             return;
@@ -110,12 +118,10 @@ impl TorchAttachments {
         let pids = self.targets.clone().unwrap_or_else(all_processes);
         let mut mapped = HashSet::new();
         for pid in &pids {
-            let found = self.scan_process(loaded, *pid, true);
+            let found = self.scan_process(loaded, *pid, true, processes);
             mapped.extend(found.into_iter().map(|mapping| mapping.device_inode));
         }
         self.attempts.keep(&mapped);
-        let pids: HashSet<_> = pids.into_iter().collect();
-        self.states.retain(|pid, _| pids.contains(pid));
         let notices = &mut self.notices;
         self.attached.retain(|_, torch| {
             let keep = torch.last_used.elapsed() < DETACH_DELAY;
@@ -133,30 +139,38 @@ impl TorchAttachments {
         loaded: &LoadedObject,
         pid: Pid,
         settled: bool,
+        processes: &mut ProcessTable,
     ) -> Vec<DriverMapping> {
         let found = scan_torch(pid);
-        let Some(start) = start_of(pid).filter(|_| found.cuda) else {
-            self.process_exited(pid);
+        let any_grows = !self.link_per_process && is_any_growing(processes);
+        let Some(process) = found.cuda.then(|| processes.running(pid)).flatten() else {
+            processes.scanned(pid).into_iter().for_each(|scanned| scanned.torch = None);
             return found.c10;
         };
-        if let Some(growth) = &mut self.growth {
-            growth.add(pid);
-        }
+        let torch = process.scanned.torch.get_or_insert_with(|| TorchState {
+            found: Timestamp(0),
+            tracking: None,
+            is_reported: false,
+            growth: Growth::default(),
+            growing: HashMap::new(),
+        });
+        torch.found = clock::monotonic();
+        let is_growing = any_grows || self.link_per_process && torch.growth.is_growing(torch.found);
         let mut outcome = Err(TensorsUnavailable::NoLibrary);
         for mapping in &found.c10 {
             let attached = self.try_mapping(loaded, mapping);
-            let attached = attached.and_then(|identity| self.probe_blocks(loaded, &identity, pid));
+            let attached = attached
+                .and_then(|identity| self.probe_blocks(loaded, &identity, pid, torch, is_growing));
             // One probed copy is enough: the allocator does not use the others.
             outcome = if outcome.is_ok() { outcome } else { attached };
         }
-        let (tracking, since) = match outcome {
+        let tracking = match outcome {
             Err(TensorsUnavailable::NoLibrary) if !settled => return found.c10,
             Ok(since) => (TensorTracking::Active, since),
             Err(reason) => (TensorTracking::Unavailable(reason), Timestamp(0)),
         };
-        let state = ProcessState { start, tracking, since };
-        if self.states.insert(pid, state) != Some(state) {
-            self.unreported.insert(pid);
+        if torch.tracking.replace(tracking) != Some(tracking) {
+            torch.is_reported = false;
         }
         found.c10
     }
@@ -189,36 +203,37 @@ impl TorchAttachments {
         loaded: &LoadedObject,
         identity: &FileIdentity,
         pid: Pid,
+        process: &mut TorchState,
+        is_growing: bool,
     ) -> Result<Timestamp, TensorsUnavailable> {
         let Some(torch) = self.attached.get_mut(identity) else {
             return Err(TensorsUnavailable::AttachFailed);
         };
-        let Some(growth) = &self.growth else { return Ok(torch.attached_at) };
-        let now = clock::monotonic();
+        if !self.while_growing {
+            return Ok(torch.attached_at);
+        }
         let scope = self.link_per_process.then_some(pid);
-        let grows = match scope {
-            Some(pid) => growth.is_growing(pid, now),
-            None => growth.is_any_growing(now),
+        let attached = match scope {
+            Some(_) => process.growing.remove(identity),
+            None => torch.growing.take(),
         };
-        if !grows {
-            torch.growing.remove(&scope);
+        if !is_growing {
             return Err(TensorsUnavailable::NotGrowing);
         }
-        if let Some((since, _)) = torch.growing.get(&scope) {
-            return Ok(*since);
+        let probes = match attached {
+            Some(attached) => attached,
+            None => {
+                let points = points(&torch.file, |call| call == wire::VS_TENSOR_ALLOC_FREE);
+                let (file, path) = (torch.file.attach_path(), &torch.file.path);
+                let probes = attach(loaded, &file, path, &points, loaded.config.tensors(), scope);
+                (clock::monotonic(), probes.map_err(|_| TensorsUnavailable::AttachFailed)?)
+            }
+        };
+        let since = probes.0;
+        match scope {
+            Some(_) => drop(process.growing.insert(identity.clone(), probes)),
+            None => torch.growing = Some(probes),
         }
-        let points = points(&torch.file, |call| call == wire::VS_TENSOR_ALLOC_FREE);
-        let probes = attach(
-            loaded,
-            &torch.file.attach_path(),
-            &torch.file.path,
-            &points,
-            loaded.config.tensors(),
-            scope,
-        );
-        let probes = probes.map_err(|_| TensorsUnavailable::AttachFailed)?;
-        let since = clock::monotonic();
-        torch.growing.insert(scope, (since, probes));
         Ok(since)
     }
 
@@ -247,7 +262,7 @@ impl TorchAttachments {
             last_used: Instant::now(),
             attached_at: clock::monotonic(),
             _attachments: attachments,
-            growing: HashMap::new(),
+            growing: None,
         };
         self.attached.insert(identity.clone(), torch);
         Ok(identity)
@@ -258,7 +273,7 @@ impl TorchAttachments {
         loaded: &LoadedObject,
         library: &C10Library,
     ) -> Result<Vec<AttachedProbes>, Error> {
-        let always = |call| self.growth.is_none() || call == wire::VS_TENSOR_OOM;
+        let always = |call| !self.while_growing || call == wire::VS_TENSOR_OOM;
         let points = points(library, always);
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
@@ -271,46 +286,39 @@ impl TorchAttachments {
     }
 
     /// Returns the unreported states of processes that the ledger knows.
-    pub(crate) fn drain_events(&mut self, now: Timestamp, processes: &ProcessTable) -> Vec<Event> {
-        let Self { unreported, states, notices, .. } = self;
+    pub(crate) fn drain_events(
+        &mut self,
+        now: Timestamp,
+        processes: &mut ProcessTable,
+    ) -> Vec<Event> {
         let mut events = Vec::new();
-        unreported.retain(|pid| {
-            let Some(state) = states.get(pid) else { return false };
-            if !processes.contains(*pid) {
-                return true;
-            }
-            if let TensorTracking::Unavailable(reason) = state.tracking
+        for (pid, process) in processes.iter_mut() {
+            let Some(torch) = &mut process.scanned.torch else { continue };
+            let Some((tracking, since)) = torch.tracking.filter(|_| !torch.is_reported) else {
+                continue;
+            };
+            torch.is_reported = true;
+            if let TensorTracking::Unavailable(reason) = tracking
                 && reason != TensorsUnavailable::NotGrowing
             {
-                notices.push(Notice::TensorsUnavailable { pid: *pid, reason });
+                self.notices.push(Notice::TensorsUnavailable { pid, reason });
             }
-            events.push(Event {
-                pid: *pid,
-                tid: Tid(pid.0),
-                entry_time: state.since.min(now),
-                time: now,
-                kind: EventKind::Torch(state.tracking),
-            });
-            false
-        });
-        events
-    }
-
-    /// Drops the state of a process that exited or called exec.
-    pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.states.remove(&pid);
-        self.unreported.remove(&pid);
-        if let Some(growth) = &mut self.growth {
-            growth.remove(pid);
-            for torch in self.attached.values_mut() {
-                torch.growing.remove(&Some(pid));
-            }
+            let (entry_time, kind) = (since.min(now), EventKind::Torch(tracking));
+            events.push(Event { pid, tid: Tid(pid.0), entry_time, time: now, kind });
         }
+        events
     }
 
     pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
+}
+
+/// Returns whether the memory of any process grows.
+fn is_any_growing(processes: &mut ProcessTable) -> bool {
+    let now = clock::monotonic();
+    let mut all = processes.scanned_mut().filter_map(|(_, scanned)| scanned.torch.as_ref());
+    all.any(|torch| torch.growth.is_growing(now))
 }
 
 /// Returns the probe points of the functions that are wanted.

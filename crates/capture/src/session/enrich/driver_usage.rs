@@ -145,7 +145,7 @@ impl DriverUsage {
         &mut self,
         (read_from, now): (Timestamp, Timestamp),
         processes: &mut ProcessTable,
-        wanted: impl Fn(Pid, u64) -> bool,
+        wanted: impl Fn(&ProcessTable, Pid, u64) -> bool,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         if self.poller.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
@@ -168,7 +168,8 @@ impl DriverUsage {
         for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {
             let Some(bytes) = bytes else { continue };
             if !processes.contains(pid) {
-                let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
+                let Some(start) = start_of(pid).filter(|start| wanted(processes, pid, *start))
+                else {
                     continue;
                 };
                 let Some(info) = process_info(pid) else { continue };

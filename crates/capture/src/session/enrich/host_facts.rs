@@ -49,7 +49,7 @@ impl HostFacts {
         &mut self,
         (read_from, now): (Timestamp, Timestamp),
         processes: &mut ProcessTable,
-        wanted: impl Fn(Pid, u64) -> bool,
+        wanted: impl Fn(&ProcessTable, Pid, u64) -> bool,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         for event in self.usage.poll((read_from, now), processes, wanted) {

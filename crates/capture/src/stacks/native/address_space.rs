@@ -38,8 +38,8 @@ struct MappedRange {
 }
 
 /// The executable mappings of a process.
-pub(super) struct AddressSpace {
-    pid: Pid,
+pub(crate) struct AddressSpace {
+    pub(super) pid: Pid,
     entries: Vec<MappedRange>,
     /// Start addresses of the entries, compact because every frame searches them.
     starts: Vec<u64>,
@@ -56,7 +56,7 @@ pub(super) struct AddressSpace {
 }
 
 impl AddressSpace {
-    pub(super) fn new(pid: Pid) -> Self {
+    pub(crate) fn new(pid: Pid) -> Self {
         Self {
             pid,
             entries: Vec::new(),
@@ -71,7 +71,7 @@ impl AddressSpace {
     }
 
     /// Handles an mmap event of the process.
-    pub(super) fn changed(&mut self) {
+    pub(crate) fn changed(&mut self) {
         self.changed = true;
     }
 

@@ -21,6 +21,7 @@ mod tests;
 mod unwind;
 mod unwind_rules;
 
+pub(crate) use address_space::AddressSpace;
 pub(crate) use maps::mmap_events;
 pub(crate) use modules::ModuleRegistry;
 pub(crate) use symbolizer::NativeSymbolizer;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
 use framehop::x86_64::UnwindRegsX86_64;
-use hashbrown::HashMap;
 
 use super::address_space::{AddressSpace, CodeLocation};
 use super::modules::{Module, ModuleFinder, ModuleId, ModuleRegistry};
@@ -16,8 +15,6 @@ use crate::libraries::MmapEvent;
 
 /// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 128;
-/// Maximum number of processes kept; beyond it all are dropped.
-const MAX_PROCESSES: usize = 1 << 12;
 /// Maximum number of recent mappings kept, of all processes.
 const MAX_RECENT_MMAPS: usize = 1 << 14;
 
@@ -174,9 +171,8 @@ impl UnwindTables {
     }
 }
 
-/// Unwinds stacks of any process.
+/// Unwinds stacks of any process. What is known per file is shared by all of them.
 pub(crate) struct NativeUnwinder {
-    spaces: HashMap<Pid, AddressSpace>,
     modules: ModuleFinder,
     tables: UnwindTables,
     caches: RuleCaches,
@@ -193,7 +189,6 @@ impl Default for NativeUnwinder {
 impl NativeUnwinder {
     pub(crate) fn new() -> Self {
         Self {
-            spaces: HashMap::new(),
             modules: ModuleFinder::default(),
             tables: UnwindTables {
                 by_module: Vec::new(),
@@ -217,48 +212,35 @@ impl NativeUnwinder {
 
     /// Adds an mmap event.
     pub(crate) fn mapped(&mut self, mmap: MmapEvent) {
-        self.mapping_changed(mmap.pid);
         if self.recent.len() >= MAX_RECENT_MMAPS {
             self.recent.pop_front();
         }
         self.recent.push_back(mmap);
     }
 
-    /// Marks the mappings of a process as changed.
-    pub(crate) fn mapping_changed(&mut self, pid: Pid) {
-        if let Some(space) = self.spaces.get_mut(&pid) {
-            space.changed();
-        }
-    }
-
-    /// Drops the mappings of a process that exited or called exec.
-    pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.spaces.remove(&pid);
-    }
-
     /// Unwinds a stack. `copy` is its part from the stack pointer upwards.
     pub(crate) fn unwind(
         &mut self,
-        pid: Pid,
+        space: &mut AddressSpace,
         registers: Registers,
         copy: &[u8],
         hijacked: &[HijackedReturn],
     ) -> UnwoundStack {
-        let mut walk = StackWalk::new(pid, registers, copy, hijacked);
-        let end = self.guarded(|native| native.walk(&mut walk));
+        let mut walk = StackWalk::new(registers, copy, hijacked);
+        let end = self.guarded(|native| native.walk(space, &mut walk));
         walk.finish(end)
     }
 
     /// Resolves the addresses of a frame-pointer walk, innermost first.
     pub(crate) fn resolve_addresses(
         &mut self,
-        pid: Pid,
+        space: &mut AddressSpace,
         addresses: &[u64],
         hijacked: &[HijackedReturn],
     ) -> UnwoundStack {
         let ip = addresses.first().copied().unwrap_or(0);
-        let mut walk = StackWalk::new(pid, Registers { ip, sp: 0, bp: 0 }, &[], hijacked);
-        let end = self.guarded(|native| native.resolve_all(&mut walk, addresses));
+        let mut walk = StackWalk::new(Registers { ip, sp: 0, bp: 0 }, &[], hijacked);
+        let end = self.guarded(|native| native.resolve_all(space, &mut walk, addresses));
         walk.finish(end)
     }
 
@@ -274,13 +256,13 @@ impl NativeUnwinder {
         StackEnd::NoRule
     }
 
-    fn walk(&mut self, walk: &mut StackWalk<'_>) -> StackEnd {
-        if !self.enter(walk.pid) {
+    fn walk(&mut self, space: &mut AddressSpace, walk: &mut StackWalk<'_>) -> StackEnd {
+        if !self.enter(space) {
             walk.locations.push(FrameLocation::Unmapped(walk.address));
             return StackEnd::ProcessExited;
         }
         loop {
-            let Some((code, lookup)) = self.code(walk) else { return StackEnd::NoRule };
+            let Some((code, lookup)) = self.code(space, walk) else { return StackEnd::NoRule };
             walk.locations.push(code);
             let (rules, address) = self.tables.rules(code, lookup, self.modules.registry());
             match self.caches.step(rules, address, &mut walk.registers, &walk.stack) {
@@ -300,27 +282,29 @@ impl NativeUnwinder {
         }
     }
 
-    fn resolve_all(&mut self, walk: &mut StackWalk<'_>, addresses: &[u64]) -> StackEnd {
-        if !self.enter(walk.pid) {
+    fn resolve_all(
+        &mut self,
+        space: &mut AddressSpace,
+        walk: &mut StackWalk<'_>,
+        addresses: &[u64],
+    ) -> StackEnd {
+        if !self.enter(space) {
             walk.locations.push(FrameLocation::Unmapped(walk.address));
             return StackEnd::ProcessExited;
         }
         for &address in addresses.iter().take(MAX_FRAMES) {
             walk.address = address;
-            let Some((code, _)) = self.code(walk) else { return StackEnd::NoRule };
+            let Some((code, _)) = self.code(space, walk) else { return StackEnd::NoRule };
             walk.locations.push(code);
         }
         if addresses.len() >= MAX_FRAMES { StackEnd::TooDeep } else { StackEnd::Start }
     }
 
     /// Reads the mappings of a process if needed; returns whether any are known.
-    fn enter(&mut self, pid: Pid) -> bool {
-        if self.spaces.len() >= MAX_PROCESSES && !self.spaces.contains_key(&pid) {
-            self.spaces.clear();
-        }
-        let space = self.spaces.entry(pid).or_insert_with(|| AddressSpace::new(pid));
+    fn enter(&self, space: &mut AddressSpace) -> bool {
         space.refresh();
         if space.is_unreadable() {
+            let pid = space.pid;
             space.use_mmap_events(self.recent.iter().filter(|mmap| mmap.pid == pid));
         }
         !space.is_unreadable()
@@ -328,8 +312,11 @@ impl NativeUnwinder {
 
     /// Returns the location of the next frame, and the address for its rules; `None` if the address
     /// is not code, so that the walk has failed.
-    fn code(&mut self, walk: &mut StackWalk<'_>) -> Option<(FrameLocation, u64)> {
-        let space = self.spaces.get_mut(&walk.pid)?;
+    fn code(
+        &mut self,
+        space: &mut AddressSpace,
+        walk: &mut StackWalk<'_>,
+    ) -> Option<(FrameLocation, u64)> {
         let mut address = walk.address;
         // Minus 1: a call can be the last instruction of a function that never returns.
         let mut location = space.locate(address.checked_sub(1)?, &mut self.modules);
@@ -351,7 +338,7 @@ impl NativeUnwinder {
                 Some((FrameLocation::File { module, offset }, address))
             }
             CodeLocation::Anonymous => {
-                Some((FrameLocation::Anonymous { pid: walk.pid, address }, address))
+                Some((FrameLocation::Anonymous { pid: space.pid, address }, address))
             }
             CodeLocation::Nothing => {
                 walk.locations.is_empty().then_some((FrameLocation::Unmapped(address), address))
@@ -362,7 +349,6 @@ impl NativeUnwinder {
 
 /// State while a stack is unwound.
 struct StackWalk<'a> {
-    pid: Pid,
     stack: StackCopy<'a>,
     hijacked: &'a [HijackedReturn],
     /// Entries of that list up to the last one that was used.
@@ -377,15 +363,9 @@ struct StackWalk<'a> {
 }
 
 impl<'a> StackWalk<'a> {
-    fn new(
-        pid: Pid,
-        registers: Registers,
-        bytes: &'a [u8],
-        hijacked: &'a [HijackedReturn],
-    ) -> Self {
+    fn new(registers: Registers, bytes: &'a [u8], hijacked: &'a [HijackedReturn]) -> Self {
         let Registers { ip, sp, bp } = registers;
         Self {
-            pid,
             stack: StackCopy { from: sp, bytes },
             hijacked,
             used: 0,

@@ -16,7 +16,7 @@ const MAX_FILES: usize = 8;
 pub(crate) struct Interpreter {
     /// The data that the probes need to walk its stacks.
     pub(crate) wire: WirePython,
-    pub(super) layout: PythonLayout,
+    pub(crate) layout: PythonLayout,
 }
 
 /// Reason why Python stacks of a process cannot be read.

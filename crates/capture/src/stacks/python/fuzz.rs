@@ -3,11 +3,9 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-use engine::model::ids::Pid;
-
 use super::detect::examine;
 use super::memory::MemoryReader;
-use super::symbolizer::PythonSymbolizer;
+use super::symbolizer::PythonCode;
 use super::tests::image::{Image, MemoryPieces, images};
 use super::tests::walker::walk;
 use crate::fuzz::Input;
@@ -36,11 +34,10 @@ pub(super) fn resolve_all(image: &Image, memory: impl MemoryReader, threads: usi
     let memory = Counting { inner: memory, reads: Cell::new(0), bytes: Cell::new(0) };
     let mut frames = 0;
     if let Ok(interpreter) = examine(image.anchor.clone(), &memory) {
-        let mut symbolizer = PythonSymbolizer::default();
-        symbolizer.add(Pid(1), &interpreter, &memory);
+        let mut code = PythonCode::new(interpreter.layout, &memory);
         for thread in image.threads.iter().take(threads) {
             for found in walk(&memory, &interpreter.wire, thread.id) {
-                frames += usize::from(symbolizer.frame(Pid(1), &found).is_some());
+                frames += usize::from(code.frame(&found).is_some());
             }
         }
     }

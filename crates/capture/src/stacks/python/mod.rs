@@ -23,4 +23,4 @@ mod version;
 
 pub(crate) use detect::{PythonUnsupported, find};
 pub(crate) use memory::ProcessMemory;
-pub(crate) use symbolizer::PythonSymbolizer;
+pub(crate) use symbolizer::PythonCode;

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use engine::model::ids::Pid;
 use engine::model::stack::{Frame, Language, UnknownReason};
 
-use super::detect::Interpreter;
 use super::layout::{InstructionField, PythonLayout};
 use super::line_table;
 use super::memory::{MemoryReader, u32_at, u64_at};
@@ -23,18 +21,8 @@ const MAX_LINE_TABLE_BYTES: usize = 16 << 20;
 /// Maximum size of the fixed part of a code object.
 const MAX_CODE_BYTES: usize = 4096;
 
-/// Symbolizes Python frames of many processes, with a bounded cache per process.
-pub(crate) struct PythonSymbolizer<M> {
-    processes: HashMap<Pid, ProcessCode<M>>,
-}
-
-impl<M> Default for PythonSymbolizer<M> {
-    fn default() -> Self {
-        Self { processes: HashMap::new() }
-    }
-}
-
-struct ProcessCode<M> {
+/// Code objects of a process, and a bounded cache of symbolized frames.
+pub(crate) struct PythonCode<M> {
     memory: M,
     layout: PythonLayout,
     codes: HashMap<CodeKey, Arc<CodeObject>>,
@@ -60,39 +48,17 @@ struct CodeObject {
     internal: bool,
 }
 
-impl<M: MemoryReader> PythonSymbolizer<M> {
-    /// Sets the interpreter of a process.
-    pub(crate) fn add(&mut self, pid: Pid, interpreter: &Interpreter, memory: M) {
-        let process = ProcessCode {
-            memory,
-            layout: interpreter.layout,
-            codes: HashMap::new(),
-            bytes: 0,
-            frames: HashMap::new(),
-        };
-        self.processes.insert(pid, process);
-    }
-
-    /// Drops the cache of a process that exited or called exec.
-    pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.processes.remove(&pid);
+impl<M: MemoryReader> PythonCode<M> {
+    pub(crate) fn new(layout: PythonLayout, memory: M) -> Self {
+        Self { memory, layout, codes: HashMap::new(), bytes: 0, frames: HashMap::new() }
     }
 
     /// Symbolizes a frame; `None` for frames of the interpreter itself: marks of calls from C, and
     /// the frame below an `__init__`.
-    pub(crate) fn frame(&mut self, pid: Pid, found: &WirePythonFrame) -> Option<Frame> {
+    pub(crate) fn frame(&mut self, found: &WirePythonFrame) -> Option<Frame> {
         if found.code == 0 {
             return None;
         }
-        match self.processes.get_mut(&pid) {
-            Some(process) => process.frame(found),
-            None => Some(unknown(UnknownReason::ProcessExited)),
-        }
-    }
-}
-
-impl<M: MemoryReader> ProcessCode<M> {
-    fn frame(&mut self, found: &WirePythonFrame) -> Option<Frame> {
         let key = CodeKey {
             code: found.code,
             name: found.name,

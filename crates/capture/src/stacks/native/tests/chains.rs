@@ -10,7 +10,7 @@ fn assert_chain(test: &str, options: &[&str]) {
     let program = dir(test).join("chain");
     compile("chain.c", &program, options);
     let paused = PausedProgram::run(&program, &[]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start, "{unwound:?}");
     let frames = frames(&native, &unwound.locations);
@@ -79,7 +79,7 @@ fn thread_stack_ends_at_its_start_function() {
     let program = dir("thread").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let paused = PausedProgram::run(&program, &["thread"]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
     let names = functions(&frames(&native, &unwound.locations));
@@ -93,7 +93,7 @@ fn deep_stack_is_truncated() {
     let program = dir("deep").join("chain");
     compile("chain.c", &program, &["-g", "-O1", "-fno-optimize-sibling-calls"]);
     let paused = PausedProgram::run(&program, &["deep", "1000"]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!((unwound.locations.len(), unwound.end), (128, StackEnd::TooDeep));
     let frames = frames(&native, &unwound.locations);
@@ -105,7 +105,7 @@ fn addresses_of_a_walk_are_resolved() {
     let program = dir("resolve").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let paused = PausedProgram::run(&program, &[]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     let rest = unwound.slots.iter().map(|slot| slot.value);
     let addresses: Vec<u64> = [paused.registers.ip].into_iter().chain(rest).collect();

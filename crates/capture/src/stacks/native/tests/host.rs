@@ -43,7 +43,7 @@ fn probe(program: &Path, function: &str) -> OwnedFd {
 fn hijacked_return_addresses_are_restored() {
     let program = dir("probed").join("chain");
     compile("chain.c", &program, &["-g", "-O2", "-no-pie", "-fno-pie"]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let untouched = PausedProgram::run(&program, &[]).unwind(&mut native);
     let _probes = [probe(&program, "middle"), probe(&program, "outer")];
     let paused = PausedProgram::run(&program, &[]);
@@ -97,7 +97,7 @@ fn vdso_functions_have_names() {
     let name = "__vdso_clock_gettime";
     let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name)).unwrap();
 
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let address = hex(start) + symbol.address() + 1;
     let resolved = native.resolve_addresses(Pid(std::process::id()), &[address], &[]);
     let frames = frames(&native, &resolved.locations);
@@ -118,7 +118,7 @@ fn program_in_other_mount_namespace_is_read() {
     command.args(["-m", "sh", "-c", script, "sh"]).args([&program, &inside]);
     let paused = PausedProgram::start(&mut command);
     assert!(!inside.join("chain").exists());
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
     let frames = frames(&native, &unwound.locations);
@@ -133,7 +133,7 @@ fn call_from_python_through_libffi_is_unwound() {
     let script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).exported(1)";
     let mut command = Command::new("python3");
     let paused = PausedProgram::start(command.args(["-c", script]).arg(&library));
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
     let frames = frames(&native, &unwound.locations);
@@ -152,7 +152,7 @@ fn call_from_python_through_libffi_is_unwound() {
 }
 
 /// Resolves an address until it is in this file.
-fn wait_for(native: &mut NativeUnwinder, address: u64, changed: bool, path: &Path) {
+fn wait_for(native: &mut TestUnwinder, address: u64, changed: bool, path: &Path) {
     let own_pid = Pid(std::process::id());
     let start = std::time::Instant::now();
     loop {
@@ -179,7 +179,7 @@ fn later_mappings_are_found() {
     for (library, level) in [(&first, "-O1"), (&second, "-O2")] {
         compile("names.cc", library, &["-shared", "-fPIC", level]);
     }
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let resolved = native.resolve_addresses(Pid(std::process::id()), &[1], &[]);
     assert_eq!(resolved.locations, [FrameLocation::Unmapped(1)]);
     let file = fs::File::open(&first).unwrap();

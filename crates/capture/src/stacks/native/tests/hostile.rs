@@ -3,11 +3,11 @@
 use super::*;
 use crate::stacks::native::StackEnd;
 
-fn paused(test: &str) -> (PausedProgram, NativeUnwinder, UnwoundStack) {
+fn paused(test: &str) -> (PausedProgram, TestUnwinder, UnwoundStack) {
     let program = dir(test).join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let paused = PausedProgram::run(&program, &[]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let full = paused.unwind(&mut native);
     assert_eq!(full.end, StackEnd::Start);
     (paused, native, full)
@@ -77,7 +77,7 @@ fn random_stacks_and_registers_are_handled() {
 
 #[test]
 fn nonexistent_process_has_exited() {
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let registers = Registers { ip: 0x1000, sp: 0x2000, bp: 0 };
     let unwound = native.unwind(Pid(u32::MAX - 1), registers, &[0; 64], &[]);
     assert_eq!(
@@ -136,7 +136,7 @@ fn unwind_everything(path: &Path) {
     // SAFETY: nothing runs the mapping or changes the file.
     let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
     let start = map.as_ptr() as u64;
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let pid = Pid(std::process::id());
     let mut symbols = NativeSymbolizer::new(native.registry());
     for offset in (0..map.len() as u64).step_by(97) {
@@ -169,7 +169,7 @@ fn impossible_uncompressed_size_is_rejected() {
     fs::write(&bomb, bytes).unwrap();
     fs::set_permissions(&bomb, fs::metadata(&program).unwrap().permissions()).unwrap();
     let paused = PausedProgram::run(&bomb, &[]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
     let names = functions(&frames(&native, &unwound.locations));

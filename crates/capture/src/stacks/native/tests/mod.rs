@@ -12,16 +12,20 @@ mod hostile;
 mod names;
 mod speed;
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use engine::model::ids::Pid;
 use engine::model::stack::Frame;
 
+use super::modules::ModuleId;
 use super::{
-    FrameLocation, HijackedReturn, NativeSymbolizer, NativeUnwinder, Registers, UnwoundStack,
+    AddressSpace, FrameLocation, HijackedReturn, ModuleRegistry, NativeSymbolizer, NativeUnwinder,
+    Registers, UnwoundStack,
 };
 
 /// Returns an empty directory for a test.
@@ -82,15 +86,11 @@ impl PausedProgram {
         Pid(self.child.id())
     }
 
-    fn unwind(&self, native: &mut NativeUnwinder) -> UnwoundStack {
+    fn unwind(&self, native: &mut TestUnwinder) -> UnwoundStack {
         native.unwind(self.pid(), self.registers, &self.stack, &[])
     }
 
-    fn unwind_with(
-        &self,
-        native: &mut NativeUnwinder,
-        hijacked: &[HijackedReturn],
-    ) -> UnwoundStack {
+    fn unwind_with(&self, native: &mut TestUnwinder, hijacked: &[HijackedReturn]) -> UnwoundStack {
         native.unwind(self.pid(), self.registers, &self.stack, hijacked)
     }
 
@@ -108,8 +108,58 @@ impl Drop for PausedProgram {
     }
 }
 
+/// An unwinder with the address spaces of all programs of a test.
+#[derive(Default)]
+struct TestUnwinder {
+    native: NativeUnwinder,
+    spaces: HashMap<Pid, AddressSpace>,
+}
+
+impl TestUnwinder {
+    fn space(&mut self, pid: Pid) -> &mut AddressSpace {
+        self.spaces.entry(pid).or_insert_with(|| AddressSpace::new(pid))
+    }
+
+    fn unwind(
+        &mut self,
+        pid: Pid,
+        registers: Registers,
+        copy: &[u8],
+        hijacked: &[HijackedReturn],
+    ) -> UnwoundStack {
+        self.space(pid);
+        self.native.unwind(self.spaces.get_mut(&pid).unwrap(), registers, copy, hijacked)
+    }
+
+    fn resolve_addresses(
+        &mut self,
+        pid: Pid,
+        addresses: &[u64],
+        hijacked: &[HijackedReturn],
+    ) -> UnwoundStack {
+        self.space(pid);
+        self.native.resolve_addresses(self.spaces.get_mut(&pid).unwrap(), addresses, hijacked)
+    }
+
+    fn mapping_changed(&mut self, pid: Pid) {
+        self.space(pid).changed();
+    }
+
+    fn process_exited(&mut self, pid: Pid) {
+        self.spaces.remove(&pid);
+    }
+
+    fn registry(&self) -> ModuleRegistry {
+        self.native.registry()
+    }
+
+    fn path(&self, module: ModuleId) -> Arc<str> {
+        self.native.path(module)
+    }
+}
+
 /// Symbolizes all frames of a stack.
-fn frames(native: &NativeUnwinder, locations: &[FrameLocation]) -> Vec<Frame> {
+fn frames(native: &TestUnwinder, locations: &[FrameLocation]) -> Vec<Frame> {
     let mut symbols = NativeSymbolizer::new(native.registry());
     locations.iter().flat_map(|location| symbols.frames(location, true).to_vec()).collect()
 }

@@ -20,7 +20,7 @@ fn strip(file: &Path, options: &[&str]) {
 
 /// Returns the names of all frames, and the first frame.
 fn names(paused: &PausedProgram) -> (Vec<String>, Frame) {
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
     let frames = frames(&native, &unwound.locations);
@@ -98,7 +98,7 @@ fn deleted_library_is_read() {
 fn symbols_survive_process_and_files() {
     let (library, program) = library("gone", &["-O2", "-g"]);
     let mut paused = PausedProgram::run(&program, &[]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let alive = paused.unwind(&mut native);
     paused.end();
     for file in [&library, &program] {
@@ -121,7 +121,7 @@ fn symbols_survive_process_and_files() {
 fn identical_files_are_one_module() {
     let (library, program) = library("alike", &["-O2", "-g", "-Wl,--build-id"]);
     let first = PausedProgram::run(&program, &[]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let of_first = first.unwind(&mut native);
     // The same bytes in another file.
     let copy = library.with_file_name("copy");
@@ -151,7 +151,7 @@ fn jit_code_is_named_by_perf_map() {
     compile("chain.c", &program, &["-g", "-O2"]);
     let paused = PausedProgram::run(&program, &["jit"]);
     let map = PathBuf::from(format!("/tmp/perf-{}.map", paused.pid()));
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
     assert!(matches!(unwound.locations[0], FrameLocation::Anonymous { .. }));

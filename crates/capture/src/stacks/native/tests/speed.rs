@@ -8,7 +8,7 @@ fn cached_unwind_takes_microseconds() {
     let program = dir("speed").join("chain");
     compile("chain.c", &program, &["-g", "-O2", "-fno-optimize-sibling-calls"]);
     let paused = PausedProgram::run(&program, &["deep", "22"]);
-    let mut native = NativeUnwinder::new();
+    let mut native = TestUnwinder::default();
     let start = Instant::now();
     let cold = paused.unwind(&mut native);
     let first = start.elapsed();

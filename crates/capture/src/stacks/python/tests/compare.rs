@@ -1,16 +1,13 @@
 //! Compares a walk with the frames that Python itself reports.
 
-use engine::model::ids::Pid;
 use engine::model::stack::{Frame, Language};
 
 use super::image::{ExpectedFrame, ExpectedThread};
 use super::walker::walk;
 use crate::stacks::python::detect::Interpreter;
 use crate::stacks::python::memory::MemoryReader;
-use crate::stacks::python::symbolizer::PythonSymbolizer;
+use crate::stacks::python::symbolizer::PythonCode;
 use crate::stacks::python::version::PythonVersion;
-
-const PID: Pid = Pid(1);
 
 /// A resolved frame, and whether it entered the interpreter from C.
 pub(super) struct ResolvedFrame {
@@ -24,15 +21,14 @@ pub(super) fn resolve<M: MemoryReader + Copy>(
     interpreter: &Interpreter,
     id: u64,
 ) -> (Vec<ResolvedFrame>, usize) {
-    let mut symbolizer = PythonSymbolizer::default();
-    symbolizer.add(PID, interpreter, memory);
+    let mut code = PythonCode::new(interpreter.layout, memory);
     let mut resolved: Vec<ResolvedFrame> = Vec::new();
     let mut internal = 0;
     for found in walk(&memory, &interpreter.wire, id) {
         let entry = found.entry == 1;
-        match symbolizer.frame(PID, &found) {
+        match code.frame(&found) {
             Some(frame) => {
-                assert_eq!(symbolizer.frame(PID, &found).as_ref(), Some(&frame), "from the cache");
+                assert_eq!(code.frame(&found).as_ref(), Some(&frame), "from the cache");
                 resolved.push(ResolvedFrame { frame, entry });
             }
             None if found.code == 0 => {

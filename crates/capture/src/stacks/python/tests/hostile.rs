@@ -2,14 +2,12 @@
 
 use std::cell::Cell;
 
-use engine::model::ids::Pid;
-
 use super::image::{MemoryPieces, images};
 use super::recorded::interpreter;
 use super::walker::walk;
 use crate::stacks::python::fuzz::resolve_all;
 use crate::stacks::python::memory::MemoryReader;
-use crate::stacks::python::symbolizer::PythonSymbolizer;
+use crate::stacks::python::symbolizer::PythonCode;
 use crate::wire::WirePythonFrame;
 
 fn flipped(pieces: &MemoryPieces, flip: impl Fn(&mut u8)) -> impl Iterator<Item = MemoryPieces> {
@@ -70,10 +68,9 @@ fn walk_of_arbitrary_memory_terminates() {
             // The interpreter is valid, but nothing else is.
             let interpreter = interpreter(&image).unwrap();
             let memory = Everywhere(words);
-            let mut symbolizer = PythonSymbolizer::default();
-            symbolizer.add(Pid(1), &interpreter, &memory);
+            let mut code = PythonCode::new(interpreter.layout, &memory);
             for found in walk(&memory, &interpreter.wire, 0) {
-                symbolizer.frame(Pid(1), &found);
+                code.frame(&found);
             }
         }
     }
@@ -113,8 +110,7 @@ impl MemoryReader for Endless {
 fn cache_of_a_process_is_bounded() {
     let interpreter = interpreter(&images()[3]).unwrap();
     let memory = Endless { reads: Cell::new(0) };
-    let mut symbolizer = PythonSymbolizer::default();
-    symbolizer.add(Pid(1), &interpreter, &memory);
+    let mut code = PythonCode::new(interpreter.layout, &memory);
     let mut is_read = |number: u64| {
         let before = memory.reads.get();
         let found = WirePythonFrame {
@@ -125,7 +121,7 @@ fn cache_of_a_process_is_bounded() {
             first_line: 0,
             entry: 0,
         };
-        assert_eq!(symbolizer.frame(Pid(1), &found).unwrap().unknown, None);
+        assert_eq!(code.frame(&found).unwrap().unknown, None);
         memory.reads.get() > before
     };
     assert!(is_read(1));

@@ -18,7 +18,7 @@ use super::image::{self, ExpectedThread, Recorder};
 use super::walker::walk;
 use crate::stacks::python::detect::{PythonUnsupported, anchors, examine, find};
 use crate::stacks::python::memory::ProcessMemory;
-use crate::stacks::python::symbolizer::PythonSymbolizer;
+use crate::stacks::python::symbolizer::PythonCode;
 
 const IMAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_images");
 
@@ -141,12 +141,11 @@ fn frame_symbolization_is_fast() {
         let threads = running.threads();
         let walk = |thread: &ExpectedThread| walk(&memory, &interpreter.wire, thread.id);
         let frames: Vec<_> = threads.iter().flat_map(walk).collect();
-        let mut symbolizer = PythonSymbolizer::default();
-        symbolizer.add(running.pid, &interpreter, memory);
+        let mut code = PythonCode::new(interpreter.layout, memory);
         let mut pass = || {
             let begin = Instant::now();
             for frame in &frames {
-                symbolizer.frame(running.pid, frame);
+                code.frame(frame);
             }
             begin.elapsed() / u32::try_from(frames.len()).unwrap()
         };

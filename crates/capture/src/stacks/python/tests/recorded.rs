@@ -1,7 +1,6 @@
 //! Every layout, tested with recorded memory of real interpreters. See
 //! `tests/python_images/README.md`.
 
-use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
 
 use super::compare::{compare, resolve};
@@ -10,7 +9,7 @@ use super::walker::walk;
 use crate::stacks::python::detect::{Interpreter, PythonUnsupported, examine};
 use crate::stacks::python::layout;
 use crate::stacks::python::memory::MemoryReader;
-use crate::stacks::python::symbolizer::PythonSymbolizer;
+use crate::stacks::python::symbolizer::PythonCode;
 use crate::stacks::python::version::PythonVersion;
 
 fn image(minor: u8) -> Image {
@@ -76,9 +75,8 @@ fn reused_code_address_has_no_name() {
         let layout = interpreter.layout;
         let first_line = found.code + u64::from(layout.code_first_line);
         image.memory.set(first_line, &(found.first_line + 1).to_le_bytes());
-        let mut symbolizer = PythonSymbolizer::default();
-        symbolizer.add(Pid(1), &interpreter, &image.memory);
-        let frame = symbolizer.frame(Pid(1), &found).unwrap();
+        let mut code = PythonCode::new(interpreter.layout, &image.memory);
+        let frame = code.frame(&found).unwrap();
         assert_eq!(
             (frame.unknown, &*frame.function, frame.line),
             (Some(UnknownReason::ProcessExited), "", 0)
@@ -99,20 +97,11 @@ fn symbols_of_exited_process_stay_cached_until_dropped() {
     let frames = walk(&image.memory, &interpreter.wire, image.threads[0].id);
     let alive = std::cell::Cell::new(true);
     let read = |address, into: &mut [u8]| alive.get() && image.memory.read(address, into);
-    let mut symbolizer = PythonSymbolizer::default();
-    symbolizer.add(Pid(1), &interpreter, Once(&read));
-    let first = symbolizer.frame(Pid(1), &frames[0]).unwrap();
+    let mut code = PythonCode::new(interpreter.layout, Once(&read));
+    let first = code.frame(&frames[0]).unwrap();
     alive.set(false);
-    assert_eq!(symbolizer.frame(Pid(1), &frames[0]).unwrap(), first);
-    assert_eq!(
-        symbolizer.frame(Pid(1), &frames[1]).unwrap().unknown,
-        Some(UnknownReason::ProcessExited)
-    );
-    symbolizer.process_exited(Pid(1));
-    assert_eq!(
-        symbolizer.frame(Pid(1), &frames[0]).unwrap().unknown,
-        Some(UnknownReason::ProcessExited)
-    );
+    assert_eq!(code.frame(&frames[0]).unwrap(), first);
+    assert_eq!(code.frame(&frames[1]).unwrap().unknown, Some(UnknownReason::ProcessExited));
 }
 
 #[test]
