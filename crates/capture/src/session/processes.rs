@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_after_the_end_of_a_program_is_of_the_next_one() {
+    fn findings_after_an_exec_belong_to_the_next_program() {
         let (pid, start) = (Pid(std::process::id()), start_of(Pid(std::process::id())).unwrap());
         for (end, is_kept) in [(90, true), (110, false)] {
             let mut table = ProcessTable::default();
