@@ -29,6 +29,9 @@ struct Mapping {
     bytes: usize,
 }
 
+// SAFETY: the memory belongs to the mapping, which any thread may access and unmap.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
     /// Maps a part of a file, `times` times in a row.
     fn new(file: &File, offset: usize, bytes: usize, times: usize) -> io::Result<Self> {

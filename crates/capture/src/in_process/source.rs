@@ -1,8 +1,6 @@
 //! Reads the records of processes that load the in-process library.
 
-use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ use super::collector_dir::CollectorDir;
 use super::open_area::Area;
 use super::process_end::ProcessEnd;
 use super::requests::Waker;
-use super::tables::{Areas, Tables};
+use super::tables::Tables;
 use crate::clock;
 use crate::decode::{ExecGeneration, Record, RecordBody};
 use crate::error::Error;
@@ -40,7 +38,7 @@ const LARGE_BATCH_BYTES: usize = 128 << 10;
 pub(crate) struct InProcess {
     dir: CollectorDir,
     control: &'static Control,
-    areas: Rc<RefCell<Areas>>,
+    areas: Tables,
     stacks: Vec<StackRecord>,
     decode_errors: u64,
     /// The last batch left records in a ring.
@@ -69,7 +67,7 @@ impl InProcess {
         Ok(Self {
             dir,
             control,
-            areas: Rc::default(),
+            areas: Tables::default(),
             stacks: Vec::new(),
             decode_errors: 0,
             has_more: false,
@@ -104,7 +102,7 @@ impl InProcess {
     }
 
     pub(crate) fn tables(&self) -> Tables {
-        Tables(Rc::clone(&self.areas))
+        self.areas.clone()
     }
 
     /// Opens complete areas and removes their files: nothing is left behind if this program is
@@ -131,7 +129,7 @@ impl InProcess {
                     self.mmaps.extend(mmap_events(area.pid, &text));
                     self.opened = self.opened.wrapping_add(1);
                     self.notices.push(wrapped_notice(&area));
-                    self.areas.borrow_mut().open.push(area);
+                    self.areas.lock().open.push(area);
                 }
                 Err(error) => {
                     let _ = fs::remove_file(&path);
@@ -237,7 +235,7 @@ impl Source for InProcess {
 
     fn scan(&mut self, _processes: &mut ProcessTable) -> Result<(), Error> {
         // Before the counters are read again: those of ended processes were reported.
-        self.areas.borrow_mut().close_ended();
+        self.areas.lock().close_ended();
         self.open_areas();
         self.read_failures();
         Ok(())
@@ -245,17 +243,17 @@ impl Source for InProcess {
 
     fn written(&mut self) -> u64 {
         self.position += 1;
-        let mut areas = self.areas.borrow_mut();
+        let mut areas = self.areas.lock();
         areas.open.iter_mut().for_each(|area| area.mark(self.position));
         self.position
     }
 
     fn has_read(&self, position: u64) -> bool {
-        self.areas.borrow().open.iter().all(|area| area.has_read(position))
+        self.areas.lock().open.iter().all(|area| area.has_read(position))
     }
 
     fn drain_records(&mut self) -> Result<Vec<Record>, Error> {
-        let mut areas = self.areas.borrow_mut();
+        let mut areas = self.areas.lock();
         let mut records = Vec::new();
         let processes = std::mem::take(&mut self.untraced);
         if processes > 0 {
@@ -313,11 +311,11 @@ impl Source for InProcess {
     }
 
     fn batches(&self) -> usize {
-        self.batches * self.areas.borrow().open.len().max(1)
+        self.batches * self.areas.lock().open.len().max(1)
     }
 
     fn poll_lost(&mut self) -> Result<u64, Error> {
-        Ok(self.areas.borrow().lost())
+        Ok(self.areas.lock().lost())
     }
 
     fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
@@ -325,7 +323,7 @@ impl Source for InProcess {
     }
 
     fn process_examined(&mut self, pid: Pid, exec_gen: ExecGeneration) {
-        let areas = self.areas.borrow();
+        let areas = self.areas.lock();
         let found = areas.open.iter().find(|area| area.pid == pid && area.exec_gen == exec_gen);
         if let Some(area) = found {
             area.set_examined();
@@ -334,7 +332,7 @@ impl Source for InProcess {
 
     fn drain_tensor_events(&mut self, _now: Timestamp, processes: &mut ProcessTable) -> Vec<Event> {
         let mut events = Vec::new();
-        for area in &mut self.areas.borrow_mut().open {
+        for area in &mut self.areas.lock().open {
             let state = tensor_tracking(area).filter(|_| processes.contains(area.pid));
             if state.is_none() || area.tensors == state {
                 continue;

@@ -1,8 +1,7 @@
 //! The tables of all areas, with the keys and values of the BPF maps.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::model::ids::Pid;
 
@@ -38,16 +37,21 @@ enum Part {
 
 /// A table over all areas.
 pub(crate) struct SharedTable {
-    areas: Rc<RefCell<Areas>>,
+    areas: Tables,
     part: Part,
 }
 
-/// Creates the tables.
-pub(crate) struct Tables(pub(super) Rc<RefCell<Areas>>);
+/// The open areas, from which the tables are created.
+#[derive(Clone, Default)]
+pub(crate) struct Tables(Arc<Mutex<Areas>>);
 
 impl Tables {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Areas> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn table(&self, part: Part) -> Table {
-        Table::Shared(SharedTable { areas: Rc::clone(&self.0), part })
+        Table::Shared(SharedTable { areas: self.clone(), part })
     }
 
     pub(crate) fn losses(&self) -> Table {
@@ -78,7 +82,7 @@ impl Tables {
 impl SharedTable {
     /// Reads every entry.
     pub(crate) fn read_all(&self) -> Vec<MapEntry> {
-        let areas = self.areas.borrow();
+        let areas = self.areas.lock();
         let open = areas.open.iter();
         match self.part {
             Part::Losses => open.map(losses).collect(),
@@ -90,7 +94,7 @@ impl SharedTable {
 
     /// Sets an entry. Returns false if it does not fit or the process has ended.
     pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> bool {
-        let mut areas = self.areas.borrow_mut();
+        let mut areas = self.areas.lock();
         let updated = match self.part {
             Part::KnownStacks => update_known_stack(&mut areas, key, value),
             Part::Pythons => update_python(&mut areas, key, value),
@@ -101,7 +105,7 @@ impl SharedTable {
 
     /// Deletes an entry.
     pub(crate) fn delete(&self, key: &[u8]) {
-        let mut areas = self.areas.borrow_mut();
+        let mut areas = self.areas.lock();
         let _ = match self.part {
             Part::KnownStacks => delete_known_stack(&mut areas, key),
             Part::SentFrames => delete_sent(&areas, key),

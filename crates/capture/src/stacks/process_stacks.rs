@@ -1,8 +1,8 @@
 //! The stacks of one process: what its calls refer to, its mappings and its interpreter. Dropping it
 //! deletes its entries in the tables of the traced side.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
@@ -35,19 +35,25 @@ pub(crate) struct StackTables {
     pythons: Table,
     /// Maximum number of known stacks with the same innermost frame.
     known_per_frame: u16,
-    known_entries: Cell<usize>,
+    known_entries: AtomicUsize,
 }
 
 impl StackTables {
     /// `loops`: the traced side can search many known stacks with the same innermost frame.
     pub(crate) fn new(known: Table, sent: Table, pythons: Table, loops: bool) -> Self {
         let max = if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP };
-        Self { known, sent, pythons, known_per_frame: max as u16, known_entries: Cell::new(0) }
+        Self {
+            known,
+            sent,
+            pythons,
+            known_per_frame: max as u16,
+            known_entries: AtomicUsize::new(0),
+        }
     }
 
     /// Returns whether no more known stacks fit.
     pub(super) fn is_full(&self) -> bool {
-        self.known_entries.get() >= MAX_KNOWN_STACKS
+        self.known_entries.load(Ordering::Relaxed) >= MAX_KNOWN_STACKS
     }
 }
 
@@ -71,7 +77,7 @@ enum Python {
 /// Stacks of a process, by token.
 pub(crate) struct ProcessStacks {
     pid: Pid,
-    tables: Rc<StackTables>,
+    tables: Arc<StackTables>,
     /// Copies whose call has not come yet.
     copies: HashMap<u64, u32>,
     addresses: HashMap<u64, u32>,
@@ -85,7 +91,7 @@ pub(crate) struct ProcessStacks {
 }
 
 impl ProcessStacks {
-    pub(super) fn new(pid: Pid, tables: Rc<StackTables>) -> Self {
+    pub(super) fn new(pid: Pid, tables: Arc<StackTables>) -> Self {
         Self {
             pid,
             tables,
@@ -230,7 +236,7 @@ impl ProcessStacks {
         // The oldest one is replaced.
         let index = *added % max;
         if *added < max {
-            self.tables.known_entries.update(|entries| entries + 1);
+            self.tables.known_entries.fetch_add(1, Ordering::Relaxed);
         }
         *added = if *added + 1 == 2 * max { max } else { *added + 1 };
         let mut known = KnownStack {
@@ -252,7 +258,7 @@ impl ProcessStacks {
         let tables = &self.tables;
         for (frame, added) in self.known.drain() {
             for index in 0..added.min(tables.known_per_frame) {
-                tables.known_entries.update(|entries| entries.saturating_sub(1));
+                tables.known_entries.fetch_sub(1, Ordering::Relaxed);
                 tables.known.delete(&known_key(self.pid, frame, index).bytes());
             }
         }

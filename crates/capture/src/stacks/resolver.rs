@@ -1,7 +1,6 @@
 //! Resolves the stacks that the probes send to allocation sites.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,7 +39,7 @@ struct SiteParts {
 /// Resolves the stacks of one trace to sites. What it knows is shared by all processes; the process
 /// table owns the rest.
 pub(crate) struct SiteResolver {
-    tables: Rc<StackTables>,
+    tables: Arc<StackTables>,
     native: NativeUnwinder,
     symbolizer: SymbolizerThread,
     native_stacks: Interner<NativeStack>,
@@ -57,7 +56,7 @@ impl SiteResolver {
         let native = NativeUnwinder::new();
         let symbolizer = SymbolizerThread::start(native.registry(), QUEUE_CAPACITY)?;
         Ok(Self {
-            tables: Rc::new(tables),
+            tables: Arc::new(tables),
             native,
             symbolizer,
             native_stacks: Interner::default(),
@@ -69,7 +68,7 @@ impl SiteResolver {
     }
 
     fn stacks<'a>(&self, processes: &'a mut ProcessTable, pid: Pid) -> &'a mut ProcessStacks {
-        let new = || Box::new(ProcessStacks::new(pid, Rc::clone(&self.tables)));
+        let new = || Box::new(ProcessStacks::new(pid, Arc::clone(&self.tables)));
         processes.entry(pid).stacks.get_or_insert_with(new)
     }
 
