@@ -300,6 +300,80 @@ fn every_exporter_sends_the_driver_values() {
     assert!(!run.messages.contains("cannot send"), "{}", run.messages);
 }
 
+/// Runs a program that leaks and one that fills a GPU, and returns the environment, their pids and
+/// what the agent reported of the leak.
+fn leak_and_fill() -> (TestEnv, [u32; 2], Value) {
+    let env = env().env("SIM_MEMORY", "4G").env("SENTRY_RELEASE", "train@1.4.2");
+    let dir = env.dir.path().join("lake");
+    let settings = format!("[exporters.parquet]\ndir = \"{}\"\ninterval = \"1s\"\n", dir.display());
+    let agent = Agent::start_with(&env, &settings, &[]);
+    let leak = env.workload(&["leaks", "fast-leak", "--seconds", "300"]);
+    let fill = env.workload(&["--device", "1", "oom", "--chunk-mb", "300"]);
+    let (leaking, filling) = (leak.pid(), fill.pid());
+    fill.finish();
+    let suspect = agent.until("the suspect", |agent| {
+        let suspects = agent.api("suspects")["suspects"].as_array()?.clone();
+        suspects.into_iter().find(|one| one["pid"] == leaking)
+    });
+    agent.until("the incident", |agent| {
+        let incidents = agent.api("incidents")["incidents"].as_array()?.clone();
+        incidents.iter().any(|one| one["pid"] == filling).then_some(())
+    });
+    let sequence = |agent: &Agent| agent.api("status")["snapshots_total"].as_u64();
+    let seen = sequence(&agent).unwrap();
+    agent.until("more rows", |agent| (sequence(agent) > Some(seen + 2)).then_some(()));
+    agent.end(15);
+    drop(leak);
+    (env, [leaking, filling], suspect)
+}
+
+#[test]
+fn leaks_and_incidents_are_rows() {
+    let (env, [leaking, filling], suspect) = leak_and_fill();
+    let dir = env.dir.path().join("lake");
+    let found = script("exporters/read_lake.py", &[dir.to_str().unwrap()]);
+    let rows = |table: &str, pid: u32| -> Vec<&Value> {
+        let rows = found[table].as_array().unwrap().iter();
+        rows.filter(|row| row["pid"] == pid).collect()
+    };
+    let suspects = rows("suspects", leaking);
+    let last = suspects.iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    for (column, field) in [("site", "site"), ("kind", "kind"), ("process", "process")] {
+        assert_eq!(last[column], suspect[field], "{column}: {last} {suspect}");
+    }
+    assert_eq!((&last["resource"], &last["gpu"]), (&"device_memory".into(), &0.into()), "{last}");
+    assert!(last["growth_per_hour"].as_u64() > Some(0), "{last}");
+    // The same site is in the other table at the same time, with the same values.
+    let site = rows("sites", leaking)
+        .into_iter()
+        .find(|row| (&row["site"], &row["micros"]) == (&last["site"], &last["micros"]));
+    let site = site.unwrap();
+    assert_eq!((&site["live_bytes"], &site["verdict"]), (&last["live"], &"leak".into()), "{site}");
+    assert_eq!(site["fingerprint"], last["fingerprint"]);
+    let incidents = rows("incidents", filling);
+    let [incident] = incidents[..] else { panic!("{incidents:?}") };
+    assert_eq!(incident["trigger"], "out_of_memory", "{incident}");
+    assert_eq!((&incident["gpu"], &incident["process"]), (&1.into(), &"workload".into()));
+    assert_eq!(incident["requested_bytes"], 300_u64 << 20, "{incident}");
+    assert!(incident["cause"].is_string() && incident["errors"].as_u64() > Some(0), "{incident}");
+    let ended = rows("peaks", filling).into_iter().find(|row| row["ended"] == true).unwrap();
+    assert_eq!(ended["peak_bytes"], env.oracle(filling)["peak_bytes"], "{ended}");
+    for row in [last, &incident, &ended] {
+        assert_eq!(row["release"], "train@1.4.2", "{row}");
+        assert_eq!(row["program"], "workload", "{row}");
+    }
+    // No time is missing: the samples add up to the time between the first and the last one.
+    let samples: BTreeMap<i64, f64> = found["gpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["micros"].as_i64().unwrap(), row["covers_seconds"].as_f64().unwrap()))
+        .collect();
+    let (first, newest) = (samples.keys().next().unwrap(), samples.keys().last().unwrap());
+    let covered: f64 = samples.values().sum();
+    assert!((covered - (newest - first) as f64 / 1e6).abs() < 0.01, "{samples:?}");
+}
+
 #[test]
 fn killed_agent_loses_only_the_open_file() {
     let env = env();

@@ -1,9 +1,9 @@
 //! Parquet files, partitioned such that databases read those of many hosts as one table.
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -64,6 +64,11 @@ fn is_own(name: &str) -> bool {
     name.starts_with("part-") && name.ends_with(".parquet")
 }
 
+fn has_files(dir: &Path) -> bool {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.to_str().is_some_and(is_own))
+}
+
 /// Result of writing.
 #[derive(Default)]
 struct WriteOutcome {
@@ -96,6 +101,7 @@ struct ParquetExporter {
 /// A file that rows are added to.
 struct OpenPart {
     rows: PartFile<DurableFile>,
+    dir: PathBuf,
     opened: Instant,
     day: i64,
 }
@@ -189,12 +195,11 @@ impl ParquetExporter {
         let paths = (0..).map(|number| self.dir.join(part_path(table, &self.host, now, number)));
         let path = paths.into_iter().find(|path| !path.exists());
         let path = path.ok_or(io::ErrorKind::AlreadyExists)?;
-        if let Some(dir) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        }
+        let dir = path.parent().unwrap_or(&self.dir).to_owned();
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let file = DurableFile::create(path)?;
         let rows = PartFile::new(table, file, tick)?;
-        Ok(OpenPart { rows, opened: Instant::now(), day: day_of(now) })
+        Ok(OpenPart { rows, dir, opened: Instant::now(), day: day_of(now) })
     }
 
     /// Completes files that are old or large enough, or from a previous day.
@@ -218,8 +223,8 @@ impl ParquetExporter {
         if due.is_empty() {
             return outcome;
         }
-        // Files without rows are not written.
-        for open in due.into_iter().filter(|open| open.rows.rows() > 0) {
+        // A file without rows is written only if the day has no other: readers need its columns.
+        for open in due.into_iter().filter(|open| open.rows.rows() > 0 || !has_files(&open.dir)) {
             match open.rows.finish().and_then(DurableFile::finish) {
                 Ok(()) => outcome.files += 1,
                 Err(error) => outcome.failures.push(error),

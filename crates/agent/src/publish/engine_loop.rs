@@ -204,8 +204,8 @@ impl EngineLoop {
         }
     }
 
-    /// Handles the remaining messages of the source and hands over pending incidents before the
-    /// feed closes.
+    /// Handles the remaining messages of the source, and publishes the final state with pending
+    /// incidents before the feed closes.
     pub(crate) fn end(&mut self, remaining: Vec<Message>, complete_until: Timestamp) -> Result<()> {
         let mut outcome = Ok(());
         for message in remaining {
@@ -214,9 +214,8 @@ impl EngineLoop {
                 outcome = Err(error);
             }
         }
-        if self.collector.flush() {
-            self.publish();
-        }
+        self.collector.flush();
+        self.publish();
         outcome
     }
 
@@ -309,7 +308,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (mut engine, writer) = engine(state.path());
         engine.end(vec![Message::Attached], Timestamp(7)).unwrap();
-        assert!(engine.agent_usage().tracing);
+        assert!(engine.shared.feed.newest().unwrap().own.tracing);
         let failed = Message::Failed(anyhow!("the ring is gone"));
         let error = engine.end(vec![failed], Timestamp(7)).unwrap_err();
         assert_eq!(error.to_string(), "the ring is gone");

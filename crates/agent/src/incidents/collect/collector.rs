@@ -262,11 +262,10 @@ impl IncidentCollector {
         }
     }
 
-    /// Stops waiting for symbols. Returns whether incidents are pending. Errors that may still
-    /// recover stay open.
-    pub(crate) fn flush(&mut self) -> bool {
+    /// Stops waiting for symbols: the next snapshot has all pending incidents. Errors that may
+    /// still recover stay open.
+    pub(crate) const fn flush(&mut self) {
         self.is_shutting_down = true;
-        !self.pending.is_empty()
     }
 
     /// Observes a published snapshot.
