@@ -1,0 +1,11 @@
+-- The tables of all agents in Spark. Run it before views.sql, in the directory that has `lake`, or replace `lake/ with the
+-- address of a bucket: sed 's|`lake/|`s3a://BUCKET/|'.
+SET spark.sql.session.timeZone = UTC;
+SET spark.sql.parquet.mergeSchema = true;
+CREATE OR REPLACE VIEW gpus AS SELECT * FROM parquet.`lake/gpus`;
+CREATE OR REPLACE VIEW processes AS SELECT * FROM parquet.`lake/processes`;
+CREATE OR REPLACE VIEW devices AS SELECT * FROM parquet.`lake/devices`;
+CREATE OR REPLACE VIEW sites AS SELECT * FROM parquet.`lake/sites`;
+CREATE OR REPLACE VIEW suspects AS SELECT * FROM parquet.`lake/suspects`;
+CREATE OR REPLACE VIEW peaks AS SELECT * FROM parquet.`lake/peaks`;
+CREATE OR REPLACE VIEW incidents AS SELECT * FROM parquet.`lake/incidents`;
