@@ -327,11 +327,32 @@ fn leak_and_fill() -> (TestEnv, [u32; 2], Value) {
     (env, [leaking, filling], suspect)
 }
 
+/// Asserts that the views of the fleet have the leak and the incident. Their values are text.
+fn check_views(found: &Value, leak: &Value) {
+    let row = |view: &str, column: &str, value: &str| -> &Value {
+        let rows = found[view].as_array().unwrap();
+        rows.iter().find(|row| row[column] == value).unwrap_or_else(|| panic!("{view}: {rows:?}"))
+    };
+    let site = row("leaks_by_site", "fingerprint", leak["fingerprint"].as_str().unwrap());
+    assert_eq!((&site["location"], &site["hosts"]), (&leak["location"], &"1".into()), "{site}");
+    assert_eq!(site["live"], leak["live"].to_string(), "{site}");
+    let incident = row("incidents_by_cause", "trigger", "out_of_memory");
+    assert_eq!(incident["incidents"], "1", "{incident}");
+    assert_eq!(row("growth_by_release", "release", "train@1.4.2")["growth_bytes"], Value::Null);
+    let host = leak["host"].as_str().unwrap();
+    assert_eq!(row("hosts_full_soon", "host", host)["gpu"], "0");
+    assert_eq!(row("coverage_by_host", "host", host)["agent_starts"], "1");
+    for view in ["site_growth_by_release", "waste_by_pod", "cost_by_program"] {
+        row(view, "program", "workload");
+    }
+}
+
 #[test]
 fn leaks_and_incidents_are_rows() {
     let (env, [leaking, filling], suspect) = leak_and_fill();
-    let dir = env.dir.path().join("lake");
-    let found = script("exporters/read_lake.py", &[dir.to_str().unwrap()]);
+    let (dir, pack) = (env.dir.path().join("lake"), root().join("contrib/fleet"));
+    let arguments = [dir.to_str().unwrap(), pack.to_str().unwrap()];
+    let found = script("exporters/read_lake.py", &arguments);
     let rows = |table: &str, pid: u32| -> Vec<&Value> {
         let rows = found[table].as_array().unwrap().iter();
         rows.filter(|row| row["pid"] == pid).collect()
@@ -362,6 +383,7 @@ fn leaks_and_incidents_are_rows() {
         assert_eq!(row["release"], "train@1.4.2", "{row}");
         assert_eq!(row["program"], "workload", "{row}");
     }
+    check_views(&found, last);
     // No time is missing: the samples add up to the time between the first and the last one.
     let samples: BTreeMap<i64, f64> = found["gpus"]
         .as_array()

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Reads the tables of an agent with DuckDB and pyarrow, which must agree, and prints JSON:
-with `read_lake.py DIR` all rows of three tables by host, with `read_lake.py DIR PAGE` also the columns
-that DuckDB finds and the results of the queries on the page."""
+with `read_lake.py DIR` all rows of all tables by host, with `read_lake.py DIR PAGE` also the columns
+that DuckDB finds and the results of the queries on the page, with `read_lake.py DIR PACK` those of the views in a
+directory."""
 
 import glob
 import json
 import os
+import re
 import sys
 
 import duckdb
@@ -51,7 +53,15 @@ found = {}
 for table in TABLES:
     if glob.glob(os.path.join(directory, table, "*", "*", "*.parquet")):
         found[table] = rows(table)
-if len(sys.argv) > 2:
+if len(sys.argv) > 2 and os.path.isdir(sys.argv[2]):
+    for name in ("duckdb.sql", "views.sql"):
+        with open(os.path.join(sys.argv[2], name), encoding="utf-8") as file:
+            text = file.read()
+        duckdb.sql(text)
+    for view in re.findall(r"(?m)^CREATE OR REPLACE VIEW (\w+)", text):
+        result = duckdb.sql(f"SELECT COLUMNS(*)::VARCHAR FROM {view}")
+        found[view] = [dict(zip(result.columns, row)) for row in result.fetchall()]
+elif len(sys.argv) > 2:
     found["columns"] = {}
     for table in TABLES:
         if table in found:
