@@ -69,40 +69,40 @@ fn values_match_those_computed_by_hand() {
         expandable: bool,
         /// In MiB: reserved, active, requested, pending, free, largest, releasable, stuck.
         sums: [u64; 8],
-        /// Internal, external, unallocated, non-releasable, squared gaps.
-        parts: [f64; 5],
+        /// Internal, external.
+        parts: [f64; 2],
     }
     let cases = [
         Case {
             segments: &["a4 f4 a8/6 f4"],
             expandable: false,
             sums: [20, 12, 10, 0, 8, 4, 0, 8],
-            parts: [2.0 / 12.0, 0.5, 0.4, 0.4, 32.0 / 400.0],
+            parts: [2.0 / 12.0, 0.5],
         },
         Case {
             segments: &["f20", "a10 f10"],
             expandable: false,
             sums: [40, 10, 10, 0, 30, 20, 20, 10],
-            parts: [0.0, 1.0 / 3.0, 0.75, 0.25, 500.0 / 1600.0],
+            parts: [0.0, 1.0 / 3.0],
         },
         Case {
             segments: &["p5 f15"],
             expandable: false,
             sums: [20, 0, 0, 5, 15, 15, 0, 15],
-            parts: [0.0, 0.0, 1.0, 0.75, 225.0 / 400.0],
+            parts: [0.0, 0.0],
         },
         // Whole pages of 20 MiB can be released: of the gap from 10 to 65 MiB, those from 20 to 60.
         Case {
             segments: &["a10 f55 a15 f20"],
             expandable: true,
             sums: [100, 25, 25, 0, 75, 55, 60, 15],
-            parts: [0.0, 20.0 / 75.0, 0.75, 0.0, (55.0 * 55.0 + 400.0) / 10_000.0],
+            parts: [0.0, 20.0 / 75.0],
         },
         Case {
             segments: &["a20"],
             expandable: false,
             sums: [20, 20, 20, 0, 0, 0, 0, 0],
-            parts: [0.0; 5],
+            parts: [0.0; 2],
         },
     ];
     for case in cases {
@@ -124,13 +124,7 @@ fn values_match_those_computed_by_hand() {
             pool.stuck_bytes.unwrap(),
         ];
         assert_eq!(sums, case.sums.map(|mib| mib * MIB), "{:?}", case.segments);
-        let parts = [
-            pool.internal,
-            pool.external,
-            pool.unallocated,
-            pool.non_releasable,
-            pool.squared_gaps,
-        ];
+        let parts = [pool.internal, pool.external];
         for (got, wanted) in parts.into_iter().zip(case.parts) {
             assert!((got.unwrap() - wanted).abs() < 1e-12, "{:?}: {got:?} {wanted}", case.segments);
         }
@@ -151,25 +145,6 @@ fn pools_streams_and_devices_are_separate() {
 }
 
 #[test]
-fn inactive_split_ignores_expandable_segments() {
-    let segments = [
-        segment("a125 f55", PoolSizeClass::Large, true),
-        segment("a10 f10", PoolSizeClass::Large, false),
-    ];
-    let pools = of(&segments).pools;
-    assert_eq!(pools[0].inactive_split_bytes, 10 * MIB);
-    assert_eq!(pools[0].hidden_from_inactive_split_bytes, 55 * MIB);
-}
-
-#[test]
-fn unusable_ratio_is_the_remainder_of_each_gap() {
-    let pools = of(&large(&["a1 f5 a1 f3 a1 f9"])).pools;
-    let unusable = |mib: u64| (pools[0].unusable_for(mib * MIB).unwrap() * 17.0).round();
-    assert_eq!([1, 2, 4, 6, 10].map(unusable), [0.0, 3.0, 5.0, 11.0, 17.0]);
-    assert_eq!(pools[0].unusable_for(0), Some(0.0));
-}
-
-#[test]
 fn would_fit_reports_what_a_request_needs() {
     let found = of(&large(&["a4 f6 a4 f6", "f20"]));
     let fit = |mib: u64| found.would_fit(Some(DeviceId(0)), mib * MIB);
@@ -184,7 +159,6 @@ fn would_fit_reports_what_a_request_needs() {
     // A small request is not served from large segments.
     let fit = found.would_fit(Some(DeviceId(0)), 4096);
     assert_eq!(fit, FitResult::AfterEmptyCache { releasable_bytes: 40 * MIB });
-    assert_eq!(found.pools[0].would_fit(4096, &found.settings), None);
     // Nothing is known about another device.
     assert_eq!(
         found.would_fit(Some(DeviceId(9)), 4096),
@@ -197,12 +171,9 @@ fn max_split_size_keeps_large_blocks_for_large_requests() {
     let settings =
         AllocatorSettings { max_split_bytes: Some(32 * MIB), ..AllocatorSettings::default() };
     let found = analyze(&large(&["f64 a2"]), &[], &settings);
-    let fit = |mib: u64| found.pools[0].would_fit(mib * MIB, &settings);
-    assert_eq!(
-        fit(4),
-        Some(FitResult::OnlyDefragmented { free_bytes: 64 * MIB, more_bytes: 20 * MIB })
-    );
-    assert_eq!(fit(50), Some(FitResult::InFreeBlock { block_bytes: 64 * MIB }));
+    let fit = |mib: u64| found.would_fit(Some(DeviceId(0)), mib * MIB);
+    assert_eq!(fit(4), FitResult::OnlyDefragmented { free_bytes: 64 * MIB, more_bytes: 20 * MIB });
+    assert_eq!(fit(50), FitResult::InFreeBlock { block_bytes: 64 * MIB });
 }
 
 #[test]
@@ -218,10 +189,9 @@ fn driver_pools_have_totals_only() {
     let unknown = PoolTotals { reserved: None, pool: 6, ..sums };
     let found = analyze(&[], &[sums, unknown], &AllocatorSettings::default());
     assert_eq!(found.pools[0].owner, PoolOwner::Driver(Pid(7), 5));
-    assert_eq!(found.pools[0].unallocated, Some(0.6));
+    assert_eq!(found.pools[0].free_bytes, 60);
     assert_eq!(found.pools[0].external, None);
-    assert_eq!(found.pools[0].would_fit(1, &found.settings), None);
-    assert_eq!(found.pools[1].unallocated, None);
+    assert_eq!(found.pools[1].reserved_bytes, None);
     assert!(found.advice.is_empty());
 }
 
@@ -354,14 +324,12 @@ proptest! {
                 + pool.releasable_bytes.unwrap() + pool.stuck_bytes.unwrap();
             prop_assert_eq!(parts, pool.reserved_bytes.unwrap());
             prop_assert_eq!(pool.free_blocks.iter().sum::<u64>(), pool.free_bytes);
-            for part in [
-                pool.internal, pool.external, pool.unallocated, pool.non_releasable,
-                pool.squared_gaps, pool.unusable_for(request),
-            ] {
+            for part in [pool.internal, pool.external] {
                 prop_assert!((0.0..=1.0).contains(&part.unwrap()));
             }
-            if let Some(FitResult::InFreeBlock { block_bytes }) = pool.would_fit(request, &found.settings) {
-                prop_assert!(block_bytes >= request && pool.free_blocks.contains(&block_bytes));
+            if let FitResult::InFreeBlock { block_bytes } = found.would_fit(pool.device, request) {
+                prop_assert!(block_bytes >= request);
+                prop_assert!(found.pools.iter().any(|one| one.free_blocks.contains(&block_bytes)));
             }
         }
         let reserved: u64 = found.pools.iter().filter_map(|pool| pool.reserved_bytes).sum();

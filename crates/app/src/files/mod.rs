@@ -1,6 +1,5 @@
 //! Commands on files: reading inputs and checking limits.
 
-pub(crate) mod fragmentation;
 pub(crate) mod input;
 pub(crate) mod leak_gate;
 pub(super) mod plot_data;

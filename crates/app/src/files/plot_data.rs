@@ -13,12 +13,12 @@ use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
 use engine::ledger::FileLedger;
 use engine::model::ids::SiteId;
-use formats::report::analysis::{AnalyzedFile, OverlaySeries};
+use formats::report::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
 use formats::report::html;
 use formats::report::html::{HtmlReport, InitialView};
 
 use super::input::{self, InputFile, Selection};
-use super::{fragmentation, smi_overlay};
+use super::smi_overlay;
 use crate::cli;
 
 /// Points of each series that an `nvidia-smi` log is aligned with.
@@ -110,7 +110,7 @@ pub(crate) fn write_page(
         leaks: &leaks,
         usage: &data.usage,
         state: &data.input.info.end_state(suspects),
-        fragmentation: &fragmentation::describe(&data.input.info, None),
+        fragmentation: &FragmentationView::of(&data.input.info, None),
         scan: &data.scan,
         series: &data.series,
         at_peak: &data.at_peak,

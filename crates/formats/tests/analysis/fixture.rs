@@ -1,11 +1,13 @@
 //! Small files written by hand.
 
 use engine::analysis::MemoryScope;
+use engine::analysis::fragmentation::{PoolFragmentation, PoolOwner};
 use engine::analysis::groups::GroupTable;
 use engine::analysis::peak::{Peak, PeakAnalysis};
 use engine::analysis::summary::{SummaryAnalysis, SummaryReport};
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
 use engine::ledger::FileLedger;
+use engine::model::caching_allocator::{CachePool, PoolSizeClass};
 use engine::model::change::{AllocationChange, ChangeKind, EndReason};
 use engine::model::cuda_object::ObjectKind;
 use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
@@ -16,7 +18,7 @@ use engine::verdict::{self, Confidence, Evidence, SiteVerdict, Verdict};
 use formats::import::collecting_sink::FileInfo;
 use formats::import::{FileState, ImportSummary, SourceFormat, Warning};
 use formats::report::analysis::{
-    AdviceRow, AnalyzedFile, FragmentationView, OverlaySeries, PoolRow, WouldFit,
+    AdviceRow, AnalyzedFile, FragmentationView, OverlaySeries, WouldFit,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -288,38 +290,29 @@ impl FileFixture {
 
 /// Two pools: one with known blocks, one with totals only.
 pub(crate) fn fragmentation() -> FragmentationView {
-    let pool = PoolRow {
-        device: Some(DeviceId(0)),
-        pid: None,
-        pool: "large".into(),
-        stream: Some(StreamId(0)),
+    let cache = CachePool { id: (0, 0), size_class: PoolSizeClass::Large };
+    let empty = |owner| PoolFragmentation {
         reserved_bytes: Some(100 * MIB),
         active_bytes: 60 * MIB,
+        ..PoolFragmentation::of(Some(DeviceId(0)), owner)
+    };
+    let pool = PoolFragmentation {
+        stream: Some(StreamId(0)),
         requested_bytes: Some(54 * MIB),
         largest_free_bytes: Some(20 * MIB),
         internal: Some(0.1),
         external: Some(0.5),
         releasable_bytes: Some(10 * MIB),
         stuck_bytes: Some(30 * MIB),
+        ..empty(PoolOwner::Cache(cache))
     };
-    let sums = PoolRow {
-        pid: Some(Pid(7)),
-        pool: "0x90".into(),
-        stream: None,
-        requested_bytes: None,
-        largest_free_bytes: None,
-        internal: None,
-        external: None,
-        releasable_bytes: None,
-        stuck_bytes: None,
-        ..pool.clone()
-    };
+    let sums = empty(PoolOwner::Driver(Pid(7), 0x90));
     let advice = AdviceRow {
         action: "expandable_segments:True".into(),
         reason: "30.00 MiB are stuck in segments that are partly used".into(),
     };
     let would_fit = WouldFit {
-        device: Some(DeviceId(0)),
+        device: Some(0),
         bytes: 25 * MIB,
         answer: "after_empty_cache",
         text: "25.00 MiB fits after empty_cache()".into(),

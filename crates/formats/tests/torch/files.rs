@@ -151,7 +151,7 @@ fn gaps_of_a_real_snapshot_match_pytorch_stats() {
     for pool in &found.pools {
         let PoolOwner::Cache(cache) = pool.owner else { panic!("no cache") };
         let part = if cache.size_class == PoolSizeClass::Small { "small" } else { "large" };
-        assert_eq!(Some(pool.inactive_split_bytes), wanted[part].as_u64(), "{part}");
+        assert_eq!(pool.stuck_bytes, wanted[part].as_u64(), "{part}");
         assert_eq!(pool.stream, Some(StreamId(0)));
     }
     let advice = found.advice[0].suggestion;

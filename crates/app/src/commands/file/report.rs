@@ -13,7 +13,7 @@ use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis;
-use formats::report::analysis::{AnalysisResult, AnalyzedFile};
+use formats::report::analysis::{AnalysisResult, AnalyzedFile, FragmentationView};
 use formats::report::html::InitialView;
 use formats::report::live::text::TextStyle;
 
@@ -23,7 +23,7 @@ use crate::files::input::{InputFile, Selection};
 use crate::files::leak_gate::LeakGate;
 use crate::files::plot_data;
 use crate::files::plot_data::PlotRequest;
-use crate::files::{fragmentation, input, leak_gate, smi_overlay};
+use crate::files::{input, leak_gate, smi_overlay};
 use crate::io::output;
 use crate::io::output::ResultOutput;
 
@@ -276,7 +276,7 @@ impl RunningAnalysis {
                 write(AnalysisResult::Usage(&report, &overlays))
             }
             Self::Fragmentation => {
-                let view = fragmentation::describe(&input.info, options.would_fit);
+                let view = FragmentationView::of(&input.info, options.would_fit);
                 if options.would_fit.is_some() && view.would_fit.is_empty() {
                     output::log(
                         "the file has no free-block data, so --would-fit cannot be answered",

@@ -36,8 +36,7 @@ pub enum FitResult {
 
 impl PoolFragmentation {
     /// Whether requests of this size are served from this pool.
-    #[must_use]
-    pub fn serves(&self, bytes: u64, settings: &AllocatorSettings) -> bool {
+    fn serves(&self, bytes: u64, settings: &AllocatorSettings) -> bool {
         let small = settings.rounded(bytes) <= SMALL_REQUEST;
         match self.owner {
             PoolOwner::Cache(pool) => match pool.size_class {
@@ -45,20 +44,8 @@ impl PoolFragmentation {
                 PoolSizeClass::Large => !small,
                 PoolSizeClass::Whole => true,
             },
-            PoolOwner::Driver(..) => true,
+            PoolOwner::Driver(..) | PoolOwner::Recorded(_) => true,
         }
-    }
-
-    /// Returns what a request of this size would need from this pool and stream if only the pool's
-    /// own cache can be emptied. `None` if the blocks are unknown or other pools serve this size.
-    #[must_use]
-    pub fn would_fit(&self, bytes: u64, settings: &AllocatorSettings) -> Option<FitResult> {
-        self.largest_free_bytes?;
-        if !self.serves(bytes, settings) {
-            return None;
-        }
-        let releasable = self.releasable_bytes.unwrap_or(0);
-        Some(fit(bytes, settings, std::slice::from_ref(&self), releasable))
     }
 }
 

@@ -50,6 +50,8 @@ pub enum PoolOwner {
     /// The driver: the process, and the pool's handle, or 0 for a default pool whose handle is
     /// unknown.
     Driver(Pid, u64),
+    /// The framework's cache in a recorded process, of which only totals are known.
+    Recorded(Pid),
 }
 
 /// Memory of one pool for one stream. For driver pools only totals are known: values that depend on
@@ -62,9 +64,7 @@ pub struct PoolFragmentation {
     pub owner: PoolOwner,
     /// Stream.
     pub stream: Option<StreamId>,
-    /// Number of segments.
-    pub segments: u64,
-    /// Whether some of them grow in place.
+    /// Whether some of its segments grow in place.
     pub expandable: bool,
     /// Device memory it holds; `None` if the driver did not report it.
     pub reserved_bytes: Option<u64>,
@@ -86,22 +86,10 @@ pub struct PoolFragmentation {
     pub releasable_bytes: Option<u64>,
     /// Free memory in gaps of partly used segments: usable only for requests that fit.
     pub stuck_bytes: Option<u64>,
-    /// PyTorch's `inactive_split_bytes`: gaps of segments that are not expandable.
-    pub inactive_split_bytes: u64,
-    /// Free memory in expandable segments, which `inactive_split_bytes` does not include.
-    pub hidden_from_inactive_split_bytes: u64,
     /// *Internal*: (active − requested) / active, the share lost to rounding.
     pub internal: Option<f64>,
     /// *External*: 1 − largest free block / free bytes.
     pub external: Option<f64>,
-    /// *Reserved but unallocated*: (reserved − active) / reserved. Mixes cache with gaps.
-    pub unallocated: Option<f64>,
-    /// *Non-releasable*: inactive split bytes / reserved, as computed from `memory_stats`. Always 0
-    /// with expandable segments.
-    pub non_releasable: Option<f64>,
-    /// *Squared gaps*: Σ gap² / (Σ segment)², as printed by MemoryViz. Higher with fewer and larger
-    /// gaps.
-    pub squared_gaps: Option<f64>,
 }
 
 /// Totals over the pools of one device.
@@ -118,8 +106,6 @@ pub struct DeviceFragmentation {
     pub requested_bytes: u64,
     /// Blocks that a stream may still use.
     pub pending_bytes: u64,
-    /// Free blocks.
-    pub free_bytes: u64,
     /// Free memory that `empty_cache` returns to the device.
     pub releasable_bytes: u64,
     /// Free memory in gaps.
@@ -161,63 +147,40 @@ fn cache_pool(
     stream: Option<StreamId>,
     segments: &[&Segment],
 ) -> PoolFragmentation {
-    let mut reserved = 0_u64;
-    let (mut active, mut requested, mut pending, mut free) = (0_u64, 0_u64, 0_u64, 0_u64);
-    let (mut releasable, mut split, mut hidden, mut squares) = (0_u64, 0_u64, 0_u64, 0.0_f64);
-    let mut free_blocks = Vec::new();
+    let mut pool = PoolFragmentation::of(device, PoolOwner::Cache(id));
+    let (mut reserved, mut requested, mut releasable) = (0_u64, 0_u64, 0_u64);
     for segment in segments {
         reserved = reserved.saturating_add(segment.bytes);
         let idle = segment.blocks.iter().all(|block| block.state == BlockState::Free);
         for block in &segment.blocks {
-            match block.state {
-                BlockState::Allocated => {
-                    active = active.saturating_add(block.bytes);
-                    requested = requested.saturating_add(block.requested.min(block.bytes));
-                }
-                BlockState::PendingFree => pending = pending.saturating_add(block.bytes),
-                BlockState::Free => {
-                    free_blocks.push(block.bytes);
-                    free = free.saturating_add(block.bytes);
-                    squares += block.bytes as f64 * block.bytes as f64;
-                    let reclaimable = releasable_of(segment, block, idle);
-                    releasable = releasable.saturating_add(reclaimable);
-                    if segment.expandable {
-                        hidden = hidden.saturating_add(block.bytes);
-                    } else {
-                        split = split.saturating_add(block.bytes - reclaimable);
-                    }
-                }
+            let sum = match block.state {
+                BlockState::Allocated => &mut pool.active_bytes,
+                BlockState::PendingFree => &mut pool.pending_bytes,
+                BlockState::Free => &mut pool.free_bytes,
+            };
+            *sum = sum.saturating_add(block.bytes);
+            if block.state == BlockState::Allocated {
+                requested = requested.saturating_add(block.requested.min(block.bytes));
+            } else if block.state == BlockState::Free {
+                pool.free_blocks.push(block.bytes);
+                releasable = releasable.saturating_add(releasable_of(segment, block, idle));
             }
         }
     }
-    free_blocks.sort_unstable_by(|one, other| other.cmp(one));
-    let largest = free_blocks.first().copied().unwrap_or(0);
+    pool.free_blocks.sort_unstable_by(|one, other| other.cmp(one));
+    let largest = pool.free_blocks.first().copied().unwrap_or(0);
+    let (active, free) = (pool.active_bytes, pool.free_bytes);
     PoolFragmentation {
-        device,
-        owner: PoolOwner::Cache(id),
         stream,
-        segments: segments.len() as u64,
         expandable: segments.iter().any(|segment| segment.expandable),
         reserved_bytes: Some(reserved),
-        active_bytes: active,
         requested_bytes: Some(requested),
-        pending_bytes: pending,
-        free_blocks,
-        free_bytes: free,
         largest_free_bytes: Some(largest),
         releasable_bytes: Some(releasable),
         stuck_bytes: Some(free.saturating_sub(releasable)),
-        inactive_split_bytes: split,
-        hidden_from_inactive_split_bytes: hidden,
         internal: Some(ratio(active.saturating_sub(requested), active)),
         external: Some(ratio(free.saturating_sub(largest), free)),
-        unallocated: Some(ratio(reserved.saturating_sub(active), reserved)),
-        non_releasable: Some(ratio(split, reserved)),
-        squared_gaps: Some(if reserved == 0 {
-            0.0
-        } else {
-            (squares / (reserved as f64 * reserved as f64)).clamp(0.0, 1.0)
-        }),
+        ..pool
     }
 }
 
@@ -240,29 +203,34 @@ fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
 }
 
 fn driver_pool(totals: &PoolTotals) -> PoolFragmentation {
-    let free = totals.reserved.map_or(0, |reserved| reserved.saturating_sub(totals.used));
     PoolFragmentation {
-        device: totals.device,
-        owner: PoolOwner::Driver(totals.pid, totals.pool),
-        stream: None,
-        segments: 0,
-        expandable: false,
         reserved_bytes: totals.reserved,
         active_bytes: totals.used,
-        requested_bytes: None,
-        pending_bytes: 0,
-        free_blocks: Vec::new(),
-        free_bytes: free,
-        largest_free_bytes: None,
-        releasable_bytes: None,
-        stuck_bytes: None,
-        inactive_split_bytes: 0,
-        hidden_from_inactive_split_bytes: 0,
-        internal: None,
-        external: None,
-        unallocated: totals.reserved.map(|reserved| ratio(free, reserved)),
-        non_releasable: None,
-        squared_gaps: None,
+        free_bytes: totals.reserved.map_or(0, |reserved| reserved.saturating_sub(totals.used)),
+        ..PoolFragmentation::of(totals.device, PoolOwner::Driver(totals.pid, totals.pool))
+    }
+}
+
+impl PoolFragmentation {
+    /// Returns a pool of which nothing is known.
+    pub const fn of(device: Option<DeviceId>, owner: PoolOwner) -> Self {
+        Self {
+            device,
+            owner,
+            stream: None,
+            expandable: false,
+            reserved_bytes: None,
+            active_bytes: 0,
+            requested_bytes: None,
+            pending_bytes: 0,
+            free_blocks: Vec::new(),
+            free_bytes: 0,
+            largest_free_bytes: None,
+            releasable_bytes: None,
+            stuck_bytes: None,
+            internal: None,
+            external: None,
+        }
     }
 }
 
@@ -272,7 +240,6 @@ fn add(device: &mut DeviceFragmentation, pool: &PoolFragmentation) {
     sum(&mut device.active_bytes, Some(pool.active_bytes));
     sum(&mut device.requested_bytes, pool.requested_bytes);
     sum(&mut device.pending_bytes, Some(pool.pending_bytes));
-    sum(&mut device.free_bytes, Some(pool.free_bytes));
     sum(&mut device.releasable_bytes, pool.releasable_bytes);
     sum(&mut device.stuck_bytes, pool.stuck_bytes);
 }
@@ -280,17 +247,4 @@ fn add(device: &mut DeviceFragmentation, pool: &PoolFragmentation) {
 /// Ratio from 0 to 1; 0 if `all` is 0.
 fn ratio(some: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) }
-}
-
-impl PoolFragmentation {
-    /// *Unusable for a request*: 1 − Σ ⌊gap / bytes⌋ · bytes / free bytes, the share of the free
-    /// memory that requests of this size cannot use. `None` if the blocks are unknown.
-    #[must_use]
-    pub fn unusable_for(&self, bytes: u64) -> Option<f64> {
-        self.largest_free_bytes?;
-        let usable = self.free_blocks.iter().fold(0_u64, |sum, gap| {
-            sum.saturating_add(gap.checked_div(bytes).map_or(*gap, |times| times * bytes))
-        });
-        Some(ratio(self.free_bytes.saturating_sub(usable), self.free_bytes))
-    }
 }

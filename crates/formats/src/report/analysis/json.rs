@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use engine::analysis::diff::{DiffRow, DiffSide};
+use engine::analysis::fragmentation::PoolFragmentation;
 use engine::analysis::groups::Group;
 use engine::analysis::leaks::{LeakGroup, LeakReport};
 use engine::analysis::peak::{GroupAtPeak, LiveAtPeak, Peak};
@@ -17,7 +18,7 @@ use engine::view::View;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::views::fragmentation::{AdviceRow, FragmentationView, PoolRow, WouldFit};
+use super::views::fragmentation::{AdviceRow, FragmentationView, WouldFit, pool_name, pool_pid};
 use super::views::libraries::{self, LibraryRow};
 use super::{AnalysisResult, AnalyzedFile, DiffView, OverlaySeries};
 use crate::import::{FileState, Warning};
@@ -277,15 +278,15 @@ json_objects! {
     #[derive(Serialize)]
     struct FragmentationJson(view: &FragmentationView) {
         pools: Vec<PoolJson> = view.pools.iter().map(PoolJson::new).collect(),
-        advice: Vec<AdviceJson> = view.advice.iter().map(AdviceJson::new).collect(),
-        would_fit: Vec<FitJson> = view.would_fit.iter().map(FitJson::new).collect(),
+        advice: Vec<AdviceRow> = view.advice.clone(),
+        would_fit: Vec<WouldFit> = view.would_fit.clone(),
     }
 
     #[derive(Serialize)]
-    struct PoolJson(of: &PoolRow) {
+    struct PoolJson(of: &PoolFragmentation) {
         device: Option<u16> = of.device.map(|device| device.0),
-        pid: Option<u32> = of.pid.map(|pid| pid.0),
-        pool: String = long_text(&of.pool),
+        pid: Option<u32> = pool_pid(of).map(|pid| pid.0),
+        pool: String = pool_name(of),
         stream: Option<u64> = of.stream.map(|stream| stream.0),
         reserved_bytes: Option<u64> = of.reserved_bytes,
         active_bytes: u64 = of.active_bytes,
@@ -295,20 +296,6 @@ json_objects! {
         external_ratio: Option<f64> = of.external,
         releasable_bytes: Option<u64> = of.releasable_bytes,
         fragmented_bytes: Option<u64> = of.stuck_bytes,
-    }
-
-    #[derive(Serialize)]
-    struct AdviceJson(of: &AdviceRow) {
-        action: String = of.action.clone(),
-        reason: String = of.reason.clone(),
-    }
-
-    #[derive(Serialize)]
-    struct FitJson(of: &WouldFit) {
-        device: Option<u16> = of.device.map(|device| device.0),
-        bytes: u64 = of.bytes,
-        answer: &'static str = of.answer,
-        summary: String = of.text.clone(),
     }
 
     #[derive(Serialize)]

@@ -32,7 +32,8 @@ use crate::import::{FileState, ImportSummary, SourceFormat};
 const MAX_OUT_OF_MEMORY: usize = 5;
 
 pub(crate) use tsv::field;
-pub use views::fragmentation::{AdviceRow, FragmentationView, PoolRow, WouldFit};
+pub use views::fragmentation::{AdviceRow, FragmentationView, WouldFit};
+pub(crate) use views::fragmentation::{pool_name, pool_pid};
 
 pub use document::{AsciiChart, Cell, Document, Line, Section, Table};
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::HtmlReport;
 use super::packed_data::{NumberPacker, PackedData};
 use super::strings::StringTable;
-use crate::report::analysis::FragmentationView;
+use crate::report::analysis::{FragmentationView, pool_name, pool_pid};
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of drawn blocks; segments beyond that are summed, smallest first.
@@ -91,8 +91,8 @@ fn pools(view: &FragmentationView) -> Value {
     let row = view.pools.iter().map(|pool| {
         json!({
             "device": pool.device.map(|device| device.0),
-            "pid": pool.pid.map(|pid| pid.0),
-            "pool": pool.pool,
+            "pid": pool_pid(pool).map(|pid| pid.0),
+            "pool": pool_name(pool),
             "stream": pool.stream.map(|stream| format!("{:#x}", stream.0)),
             "reserved_bytes": pool.reserved_bytes,
             "active_bytes": pool.active_bytes,

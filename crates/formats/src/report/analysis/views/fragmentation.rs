@@ -1,54 +1,30 @@
 //! Fragmentation of caches and pools: reserved memory that cannot be used.
 
-use engine::model::ids::{DeviceId, Pid, StreamId};
+use engine::analysis::fragmentation::{self, FitResult, PoolFragmentation, PoolOwner};
+use engine::model::caching_allocator::{CachePool, PoolSizeClass};
+use engine::model::ids::{DeviceId, Pid};
 use engine::model::units::Bytes;
+use engine::snapshot::ProcessView;
+use serde::Serialize;
 
 use super::super::device;
 use super::super::document::{Cell, Document, Line, Section, Table};
 use super::leaks::device_number;
+use crate::import::collecting_sink::FileInfo;
 
 /// Result of the fragmentation analysis for reports.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FragmentationView {
     /// One entry per pool, stream and device.
-    pub pools: Vec<PoolRow>,
+    pub pools: Vec<PoolFragmentation>,
     /// Advice to reduce fragmentation.
     pub advice: Vec<AdviceRow>,
     /// Whether requests of some sizes would fit, if any were given.
     pub would_fit: Vec<WouldFit>,
 }
 
-/// Fragmentation of one pool.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PoolRow {
-    /// The device.
-    pub device: Option<DeviceId>,
-    /// Process, for pools of the driver.
-    pub pid: Option<Pid>,
-    /// Name of the pool.
-    pub pool: String,
-    /// The stream.
-    pub stream: Option<StreamId>,
-    /// Memory reserved from the device, if the file has it.
-    pub reserved_bytes: Option<u64>,
-    /// Memory in use, rounded as the cache does.
-    pub active_bytes: u64,
-    /// Memory requested by the program, if the file has it.
-    pub requested_bytes: Option<u64>,
-    /// Largest free block, if the file lists blocks.
-    pub largest_free_bytes: Option<u64>,
-    /// Share of `active_bytes` lost to rounding, from 0 to 1.
-    pub internal: Option<f64>,
-    /// Share of the free bytes outside of the largest free block, from 0 to 1.
-    pub external: Option<f64>,
-    /// Completely free segments: cache, not fragmentation.
-    pub releasable_bytes: Option<u64>,
-    /// Free blocks in partly used segments.
-    pub stuck_bytes: Option<u64>,
-}
-
 /// One piece of advice.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AdviceRow {
     /// Action: a setting, a call, or nothing.
     pub action: String,
@@ -57,20 +33,109 @@ pub struct AdviceRow {
 }
 
 /// Whether a request of a given size would fit.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct WouldFit {
-    /// The device.
-    pub device: Option<DeviceId>,
+    /// Ordinal of the device.
+    pub device: Option<u16>,
     /// Requested size.
     pub bytes: u64,
     /// Short answer: `free_block`, `after_empty_cache`, `after_defragmentation` or `needs_more`.
     pub answer: &'static str,
     /// The answer as a sentence.
+    #[serde(rename = "summary")]
     pub text: String,
 }
 
+impl FragmentationView {
+    /// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
+    #[must_use]
+    pub fn of(info: &FileInfo, would_fit: Option<Bytes>) -> Self {
+        let analysis = fragmentation::analyze(&info.segments, &info.pools, &info.settings);
+        let devices = analysis.devices.iter().map(|device| device.device);
+        let fits = devices.zip(would_fit.into_iter().cycle());
+        let fits = fits.map(|(device, size)| fit(device, size, analysis.would_fit(device, size.0)));
+        let advice = analysis.advice.iter().map(|advice| AdviceRow {
+            action: advice.suggestion.setting().unwrap_or_else(|| "no setting".to_owned()),
+            reason: advice.suggestion.reason(),
+        });
+        let processes = info.state.iter().flat_map(|state| &state.snapshot.processes);
+        Self {
+            would_fit: fits.collect(),
+            advice: advice.collect(),
+            pools: analysis.pools.into_iter().chain(processes.flat_map(caches)).collect(),
+        }
+    }
+}
+
+/// Returns PyTorch's caches of a recorded process.
+fn caches(process: &ProcessView) -> impl Iterator<Item = PoolFragmentation> {
+    let devices = process.torch.iter().flat_map(|torch| &torch.devices);
+    devices.map(|cache| {
+        let known = cache.fragmentation.ok();
+        PoolFragmentation {
+            reserved_bytes: Some(cache.reserved.0),
+            active_bytes: cache.allocated.0,
+            largest_free_bytes: known.map(|known| known.largest_gap.0),
+            releasable_bytes: known.map(|known| known.releasable.0),
+            stuck_bytes: known.map(|known| known.fragmented.0),
+            ..PoolFragmentation::of(Some(cache.device), PoolOwner::Recorded(process.key.pid))
+        }
+    })
+}
+
+/// Returns the process of a pool, if the pool is of one.
+pub(crate) const fn pool_pid(pool: &PoolFragmentation) -> Option<Pid> {
+    match pool.owner {
+        PoolOwner::Driver(pid, _) | PoolOwner::Recorded(pid) => Some(pid),
+        PoolOwner::Cache(_) => None,
+    }
+}
+
+/// Returns `large`, `small of 2:0`, `driver 0x90`.
+pub(crate) fn pool_name(pool: &PoolFragmentation) -> String {
+    match pool.owner {
+        PoolOwner::Recorded(_) => "PyTorch".to_owned(),
+        PoolOwner::Driver(_, 0) => "driver default".to_owned(),
+        PoolOwner::Driver(_, handle) => format!("driver {handle:#x}"),
+        PoolOwner::Cache(CachePool { id, size_class }) => {
+            let part = match size_class {
+                PoolSizeClass::Whole => "all",
+                PoolSizeClass::Small => "small",
+                PoolSizeClass::Large => "large",
+            };
+            if id == (0, 0) { part.to_owned() } else { format!("{part} of {}:{}", id.0, id.1) }
+        }
+    }
+}
+
+fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> WouldFit {
+    let (answer, explanation) = match fit {
+        FitResult::InFreeBlock { block_bytes } => {
+            ("free_block", format!("fits into a free block of {}", Bytes(block_bytes)))
+        }
+        FitResult::AfterEmptyCache { releasable_bytes } => (
+            "after_empty_cache",
+            format!("fits after empty_cache(), which frees {}", Bytes(releasable_bytes)),
+        ),
+        FitResult::OnlyDefragmented { free_bytes, more_bytes } => (
+            "after_defragmentation",
+            format!(
+                "does not fit: {} are free but fragmented; the device must provide {}",
+                Bytes(free_bytes),
+                Bytes(more_bytes)
+            ),
+        ),
+        FitResult::NeedsMore { more_bytes } => {
+            ("needs_more", format!("does not fit: the device must provide {}", Bytes(more_bytes)))
+        }
+    };
+    let name = self::device(device).short();
+    let text = format!("{requested} on {name}: {explanation}");
+    WouldFit { device: device.map(|device| device.0), bytes: requested.0, answer, text }
+}
+
 pub(in crate::report::analysis) fn document(view: &FragmentationView) -> Document {
-    let sum = |of: fn(&PoolRow) -> Option<u64>| {
+    let sum = |of: fn(&PoolFragmentation) -> Option<u64>| {
         view.pools.iter().filter_map(of).fold(0, u64::saturating_add)
     };
     let (stuck, reserved) = (sum(|pool| pool.stuck_bytes), sum(|pool| pool.reserved_bytes));
@@ -117,15 +182,15 @@ fn share(share: Option<f64>) -> Cell {
     share.map_or(Cell::Empty, Cell::Share)
 }
 
-fn stream(pool: &PoolRow) -> Cell {
+fn stream(pool: &PoolFragmentation) -> Cell {
     pool.stream.map_or(Cell::Empty, |stream| Cell::Address(stream.0))
 }
 
-fn row(pool: &PoolRow) -> Vec<Cell> {
+fn row(pool: &PoolFragmentation) -> Vec<Cell> {
     vec![
         device(pool.device),
-        Cell::pid(pool.pid),
-        Cell::Text(pool.pool.clone()),
+        Cell::pid(pool_pid(pool)),
+        Cell::Text(pool_name(pool)),
         stream(pool),
         bytes(pool.reserved_bytes),
         Cell::Bytes(pool.active_bytes),
@@ -139,10 +204,10 @@ fn row(pool: &PoolRow) -> Vec<Cell> {
 
 /// Returns every pool as a table.
 pub(in crate::report::analysis) fn table(view: &FragmentationView) -> Table {
-    let row = |pool: &PoolRow| {
+    let row = |pool: &PoolFragmentation| {
         vec![
             device_number(pool.device),
-            Cell::Text(pool.pool.clone()),
+            Cell::Text(pool_name(pool)),
             stream(pool),
             bytes(pool.reserved_bytes),
             Cell::Bytes(pool.active_bytes),
@@ -152,7 +217,7 @@ pub(in crate::report::analysis) fn table(view: &FragmentationView) -> Table {
             share(pool.external),
             bytes(pool.releasable_bytes),
             bytes(pool.stuck_bytes),
-            Cell::pid(pool.pid),
+            Cell::pid(pool_pid(pool)),
         ]
     };
     let columns = vec![
