@@ -1,5 +1,6 @@
 //! Sizes and durations in the configuration, written as on the command line.
 
+use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ impl<'de> Deserialize<'de> for DurationValue {
     }
 }
 
-impl<'de, T: FromStr<Err = &'static str>> Deserialize<'de> for Choice<T> {
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Choice<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(de::Error::custom)

@@ -1,7 +1,5 @@
 //! Alert rules, and their evaluation on one set of metrics.
 
-use std::str::FromStr;
-
 use crate::metrics::{Metric, MetricSet, Sample};
 use crate::model::named::named_enum;
 use crate::model::units::Nanos;
@@ -18,15 +16,6 @@ named_enum! {
         Warning => "warning",
         /// Needs attention now.
         Critical => "critical",
-    }
-}
-
-impl FromStr for Severity {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|severity| severity.name() == name);
-        found.ok_or("must be info, warning or critical")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The largest allocations of a file with their lifetimes, for charts that draw single allocations.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::MemoryScope;
 use super::lifetimes::{Lifetime, LifetimeTracker};
@@ -11,13 +11,13 @@ use crate::model::units::Timestamp;
 
 /// Finds the largest allocations. Keeps the live allocations and the requested number of ended
 /// ones.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LargestAnalysis {
     scope: MemoryScope,
-    limit: usize,
     count: u64,
     lifetimes: LifetimeTracker,
-    ended: BinaryHeap<Reverse<BySize>>,
+    /// By size, then by lifetime.
+    largest: Largest<(u64, u64, Reverse<Timestamp>, Reverse<AllocationKey>), Lifetime>,
 }
 
 /// The largest allocations.
@@ -29,27 +29,38 @@ pub struct LargestAllocations {
     pub count: u64,
 }
 
-/// Orders by size, then by lifetime.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct BySize(Lifetime);
-
-impl BySize {
-    fn rank(&self) -> (u64, u64, Reverse<Timestamp>, Reverse<AllocationKey>) {
-        let Lifetime { change, allocated_at, ended } = self.0;
-        let age = ended.map_or(u64::MAX, |(end, _)| (end - allocated_at).0);
-        (change.bytes, age, Reverse(allocated_at), Reverse(change.key))
-    }
+/// The values with the highest ranks, and the number of others.
+#[derive(Clone, Debug)]
+pub struct Largest<R, T> {
+    limit: usize,
+    /// Of equal ranks, the first one is kept.
+    by_rank: BTreeMap<(R, Reverse<u64>), T>,
+    /// Number of values that were added.
+    pub added: u64,
 }
 
-impl Ord for BySize {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.rank().cmp(&other.rank())
+impl<R: Ord, T> Largest<R, T> {
+    /// Keeps `limit` values.
+    #[must_use]
+    pub const fn new(limit: usize) -> Self {
+        Self { limit, by_rank: BTreeMap::new(), added: 0 }
     }
-}
 
-impl PartialOrd for BySize {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+    /// Adds a value.
+    pub fn add(&mut self, rank: R, value: T) {
+        self.added += 1;
+        if self.by_rank.len() >= self.limit {
+            match self.by_rank.first_entry() {
+                Some(lowest) if lowest.key().0 < rank => lowest.remove(),
+                _ => return,
+            };
+        }
+        self.by_rank.insert((rank, Reverse(self.added)), value);
+    }
+
+    /// Returns the values, highest first.
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.by_rank.into_values().rev()
     }
 }
 
@@ -57,7 +68,8 @@ impl LargestAnalysis {
     /// Creates an analysis that keeps the `limit` largest allocations.
     #[must_use]
     pub fn new(scope: MemoryScope, limit: usize) -> Self {
-        Self { scope, limit, ..Self::default() }
+        let (count, lifetimes) = (0, LifetimeTracker::default());
+        Self { scope, count, lifetimes, largest: Largest::new(limit) }
     }
 
     /// Adds a change.
@@ -74,10 +86,10 @@ impl LargestAnalysis {
     }
 
     fn keep(&mut self, lifetime: Lifetime) {
-        self.ended.push(Reverse(BySize(lifetime)));
-        if self.ended.len() > self.limit {
-            self.ended.pop();
-        }
+        let Lifetime { change, allocated_at, ended } = lifetime;
+        let age = ended.map_or(u64::MAX, |(end, _)| (end - allocated_at).0);
+        let rank = (change.bytes, age, Reverse(allocated_at), Reverse(change.key));
+        self.largest.add(rank, lifetime);
     }
 
     /// Returns the largest allocations.
@@ -86,8 +98,7 @@ impl LargestAnalysis {
         for live in std::mem::take(&mut self.lifetimes).finish() {
             self.keep(live);
         }
-        let ended = self.ended.into_iter();
-        let mut allocations: Vec<_> = ended.map(|Reverse(BySize(lifetime))| lifetime).collect();
+        let mut allocations: Vec<_> = self.largest.into_values().collect();
         allocations.sort_by_key(|one| (one.allocated_at, one.change.pid, one.change.key));
         LargestAllocations { allocations, count: self.count }
     }

@@ -1,6 +1,7 @@
 //! Enums whose values have names in outputs and files.
 
 /// Declares an enum, the list of its values, and their names.
+#[macro_export]
 macro_rules! named_enum {
     (
         $(#[$attribute:meta])*
@@ -34,6 +35,25 @@ macro_rules! named_enum {
                 self as usize
             }
         }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(name: &str) -> Result<Self, Self::Err> {
+                Self::from_name(name).ok_or_else(|| $crate::model::named::one_of(&[$($name),*]))
+            }
+        }
     };
 }
 pub(crate) use named_enum;
+
+/// Returns `must be info, warning or critical`.
+#[must_use]
+pub fn one_of(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => {
+            format!("must be {} or {last}", first.join(", "))
+        }
+        _ => format!("must be {}", names.join(", ")),
+    }
+}

@@ -60,29 +60,13 @@ pub struct ReportContext {
     pub source: Option<CaptureSource>,
 }
 
-/// How the calls of programs are captured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CaptureSource {
-    /// By probes in the kernel.
-    Probes,
-    /// By a library in the processes, as `vramscope run` does.
-    InProcess,
-}
-
-impl CaptureSource {
-    /// Returns the name in JSON and in recordings.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Probes => "probes",
-            Self::InProcess => "in_process",
-        }
-    }
-
-    /// Parses a name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        [Self::Probes, Self::InProcess].into_iter().find(|source| source.name() == name)
+engine::named_enum! {
+    /// How the calls of programs are captured.
+    pub enum CaptureSource {
+        /// By probes in the kernel.
+        Probes => "probes",
+        /// By a library in the processes, as `vramscope run` does.
+        InProcess => "in_process",
     }
 }
 

@@ -29,31 +29,21 @@ use crate::sanitize::{sanitize, sanitize_up_to};
 /// Maximum length of an error that quotes a file, in bytes.
 const MAX_QUOTE_BYTES: usize = 1024;
 
-/// Format of a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SourceFormat {
-    /// vramscope: every event of a trace.
-    Recording,
-    /// Nsight Systems: a SQLite export.
-    Nsys,
-    /// PyTorch: a memory snapshot.
-    Torch,
-    /// compute-sanitizer: a leak report.
-    Sanitizer,
+engine::named_enum! {
+    /// Format of a file.
+    pub enum SourceFormat {
+        /// vramscope: every event of a trace.
+        Recording => "recording",
+        /// Nsight Systems: a SQLite export.
+        Nsys => "nsys",
+        /// PyTorch: a memory snapshot.
+        Torch => "torch",
+        /// compute-sanitizer: a leak report.
+        Sanitizer => "sanitizer",
+    }
 }
 
 impl SourceFormat {
-    /// Returns the name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Recording => "recording",
-            Self::Nsys => "nsys",
-            Self::Torch => "torch",
-            Self::Sanitizer => "sanitizer",
-        }
-    }
-
     /// Returns the memory that its totals are about.
     #[must_use]
     pub const fn scope(self) -> MemoryScope {

@@ -2,15 +2,13 @@
 //! zstd-compressed buffers. All rows are in one wide table, so that pyarrow, polars and DuckDB can
 //! read it without vramscope; `docs/reference/recording-format.md` describes it.
 //!
-//! [`schema`] declares columns and row types, `calls` the rows of calls; `encode` and `decode` convert
-//! other events to rows and back, and `message` checks a file before it is passed to Arrow.
+//! [`schema`] declares columns and row types, `rows` the columns of events; `encode` and `decode` convert
+//! events to rows and back, and `message` checks a file before it is passed to Arrow.
 
-mod calls;
 mod containers;
-pub(crate) mod enum_names;
 mod function_table;
-mod objects;
 mod read;
+mod rows;
 pub mod schema;
 mod write;
 

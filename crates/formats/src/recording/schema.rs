@@ -166,6 +166,19 @@ impl Column {
         COLUMNS.get(self as usize).map_or("", |column| column.0)
     }
 
+    /// Returns whether a missing number is 0: older versions did not write it.
+    pub(super) const fn is_zero_if_absent(self) -> bool {
+        matches!(
+            self,
+            Self::ProcessStartNs
+                | Self::Captured
+                | Self::Checked
+                | Self::Failed
+                | Self::OtherShapes
+                | Self::DurationNs
+        )
+    }
+
     /// Returns the column of a class of lost records.
     pub(super) fn of_loss(class: &str) -> Self {
         match class {

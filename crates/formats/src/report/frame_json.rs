@@ -1,7 +1,6 @@
 //! Frames of call stacks as JSON.
 
 use engine::model::stack::Frame;
-use serde::{Deserialize, Serialize};
 
 use super::json_objects::{Word, json_objects};
 use crate::sanitize::sanitize_up_to;
@@ -16,9 +15,8 @@ pub(crate) fn long_text(text: &str) -> String {
 
 json_objects! {
     /// One frame of a stack.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub(crate) struct FrameJson(frame: &Frame) {
+    #[derive(Clone, PartialEq, Debug)]
+    pub(crate) struct FrameJson(frame: &Frame): Deserialize {
         function: String = long_text(&frame.function),
         file: Option<String> = frame.file.as_deref().map(long_text),
         line: Option<u32> = Some(frame.line).filter(|line| *line > 0),

@@ -9,11 +9,13 @@ pub(crate) type Word = Cow<'static, str>;
 /// a constructor `new`.
 ///
 /// A field `name?` is absent if its value is none. Statements in `let { … }` come before the values.
-/// Fields are visible in this crate; `@fields(pub)` at the start makes them public.
+/// Objects are only written, unless `: Deserialize` follows the arguments; then fields that a file
+/// does not have get their default. Fields are visible in this crate; `@fields(pub)` at the start
+/// makes them public.
 macro_rules! json_objects {
     (@fields($field_vis:vis) $(
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident($($arg:ident: $arg_type:ty),* $(,)?)
+        $vis:vis struct $name:ident($($arg:ident: $arg_type:ty),* $(,)?) $(: $read:ident)?
         $(let { $($statement:tt)* })?
         {
             $(
@@ -22,13 +24,15 @@ macro_rules! json_objects {
             ),* $(,)?
         }
     )*) => {$(
-        $(#[$meta])*
-        $vis struct $name {
-            $(
-                $(#[$field_meta])*
-                $(#[serde(skip_serializing_if = "Option::is_none")] $($absent)?)?
-                $field_vis $field: $type,
-            )*
+        json_objects! { @derive $($read)?
+            $(#[$meta])*
+            $vis struct $name {
+                $(
+                    $(#[$field_meta])*
+                    $(#[serde(skip_serializing_if = "Option::is_none")] $($absent)?)?
+                    $field_vis $field: $type,
+                )*
+            }
         }
 
         impl $name {
@@ -40,9 +44,17 @@ macro_rules! json_objects {
             }
         }
     )*};
+    (@derive Deserialize $($item:tt)*) => {
+        #[derive(Default, serde::Serialize, serde::Deserialize)]
+        #[serde(default)]
+        $($item)*
+    };
+    (@derive $($item:tt)*) => {
+        #[derive(serde::Serialize)]
+        $($item)*
+    };
     ($(#[$meta:meta])* $vis:vis struct $($rest:tt)*) => {
         json_objects! { @fields(pub(crate)) $(#[$meta])* $vis struct $($rest)* }
     };
 }
-
 pub(crate) use json_objects;

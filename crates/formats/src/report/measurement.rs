@@ -3,7 +3,6 @@
 use engine::snapshot::{KeptSite, Measurement, TensorLevels};
 use engine::verdict::Resource;
 use engine::view::LeakResource;
-use serde::Serialize;
 
 use super::frame_json::{FrameJson, frames};
 use super::json_objects::json_objects;
@@ -17,7 +16,6 @@ const MAX_SITES: usize = 100;
 
 json_objects! {
     /// A measurement.
-    #[derive(Serialize)]
     pub struct MeasurementJson(of: &Measurement)
     let {
         let sum = |wanted: fn(LeakResource) -> bool| {
@@ -46,7 +44,6 @@ json_objects! {
         timeline: Vec<[u64; 2]> = of.timeline.iter().map(|(at, bytes)| [at.0, bytes.0]).collect(),
     }
 
-    #[derive(Serialize)]
     pub(crate) struct TensorLevelsJson(levels: TensorLevels) {
         before_bytes: u64 = levels.before.0,
         after_bytes: u64 = levels.after.0,
@@ -54,7 +51,6 @@ json_objects! {
     }
 
     /// Memory or objects of one site.
-    #[derive(Serialize)]
     pub struct KeptSiteJson(row: &KeptSite) {
         site: String = row.site.to_string(),
         location: String = sanitized(&stack_location(&row.frames)),

@@ -144,7 +144,7 @@ fn complete_page_status(object: &mut IncidentJson, dir: &Path) {
 /// Returns the list entry of an incident.
 pub(crate) fn view(object: &IncidentJson, dir: &Path) -> IncidentView {
     let clean = |text: &str| formats::sanitize::sanitize(text).into_owned();
-    let trigger = Trigger::ALL.into_iter().find(|trigger| trigger.name() == object.trigger);
+    let trigger = Trigger::from_name(&object.trigger);
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     IncidentView {
         id: clean(&name),

@@ -148,7 +148,7 @@ impl RecordedState {
                     self.ledger = std::mem::take(&mut self.ledger).with_activity();
                     self.has_activity = true;
                 }
-                "source" => self.source = CaptureSource::parse(&value),
+                "source" => self.source = CaptureSource::from_name(&value),
                 "hostname" => self.host = value.to_string(),
                 _ => {}
             },

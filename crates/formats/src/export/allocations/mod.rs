@@ -17,7 +17,6 @@ pub(in crate::export) use stack_text::{StackTextCache, joined};
 
 use super::format_writer::FormatWriter;
 use crate::import::collecting_sink::FileInfo;
-use crate::recording::enum_names::EnumName;
 use crate::sanitize::sanitize;
 
 /// Type of a column.
@@ -152,7 +151,7 @@ impl<E: RowEncoder> AllocationWriter<E> {
             Cell::text(process.as_deref()),
             Cell::number(Some(allocation.tid.0).filter(|tid| *tid > 0)),
             Cell::number(Some(allocation.key.value)),
-            Cell::Word(allocation.key.space.word()),
+            Cell::Word(allocation.key.space.name()),
             Cell::Word(allocation.kind.name()),
             Cell::number(allocation.device.map(|device| device.0)),
             Cell::number(Some(allocation.bytes)),

@@ -22,55 +22,29 @@ pub const SCHEMA_VERSION: u16 = 2;
 /// Bytes of rows that are buffered before they are written to the file.
 const FLUSH_BYTES: usize = 4 << 20;
 
-/// Tables of the agent.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum LiveTable {
-    /// All metrics.
-    Metrics,
-    /// One row per GPU.
-    Gpus,
-    /// One row per process.
-    Processes,
-    /// One row per process and device.
-    Devices,
-    /// One row per process and site.
-    Sites,
-    /// One row per site that leaks.
-    Suspects,
-    /// One row per new peak of a process, and at its end.
-    Peaks,
-    /// One row per incident, and one for each change of it.
-    Incidents,
+engine::named_enum! {
+    /// Tables of the agent, by the names of their directories.
+    pub enum LiveTable {
+        /// All metrics.
+        Metrics => "metrics",
+        /// One row per GPU.
+        Gpus => "gpus",
+        /// One row per process.
+        Processes => "processes",
+        /// One row per process and device.
+        Devices => "devices",
+        /// One row per process and site.
+        Sites => "sites",
+        /// One row per site that leaks.
+        Suspects => "suspects",
+        /// One row per new peak of a process, and at its end.
+        Peaks => "peaks",
+        /// One row per incident, and one for each change of it.
+        Incidents => "incidents",
+    }
 }
 
 impl LiveTable {
-    /// All tables.
-    pub const ALL: [Self; 8] = [
-        Self::Metrics,
-        Self::Gpus,
-        Self::Processes,
-        Self::Devices,
-        Self::Sites,
-        Self::Suspects,
-        Self::Peaks,
-        Self::Incidents,
-    ];
-
-    /// Returns the name of the table's directory.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Metrics => "metrics",
-            Self::Gpus => "gpus",
-            Self::Processes => "processes",
-            Self::Devices => "devices",
-            Self::Sites => "sites",
-            Self::Suspects => "suspects",
-            Self::Peaks => "peaks",
-            Self::Incidents => "incidents",
-        }
-    }
-
     /// Whether the table has a row as soon as something happens; others have samples.
     const fn has_events(self) -> bool {
         matches!(self, Self::Peaks)

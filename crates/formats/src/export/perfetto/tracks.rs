@@ -2,8 +2,9 @@
 //! not overlap.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
+use engine::analysis::largest::Largest;
 use engine::analysis::lifetimes::Lifetime;
 use engine::model::ids::{DeviceId, Pid};
 use engine::model::units::Timestamp;
@@ -13,62 +14,25 @@ use hashbrown::HashMap;
 const MAX_TRACKS: usize = 128;
 
 /// The largest allocations; of equal ones those with the longest lifetime.
-pub(super) struct LargestSlices {
-    max: usize,
-    heap: BinaryHeap<Reverse<Ranked>>,
-    pub(super) left_out: u64,
-}
-
-struct Ranked {
-    rank: (u64, u64, Reverse<u64>),
-    lifetime: Lifetime,
-}
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank == other.rank
-    }
-}
-
-impl Eq for Ranked {}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank.cmp(&other.rank)
-    }
-}
+pub(super) struct LargestSlices(Largest<(u64, u64, Reverse<u64>), Lifetime>);
 
 impl LargestSlices {
-    pub(super) fn new(max: usize) -> Self {
-        Self { max, heap: BinaryHeap::new(), left_out: 0 }
+    pub(super) const fn new(max: usize) -> Self {
+        Self(Largest::new(max))
     }
 
     /// Adds an allocation; `end` is the end of the file, used for live ones.
     pub(super) fn add(&mut self, lifetime: Lifetime, end: Timestamp) {
         let rank = (lifetime.change.bytes, lifetime.age(end).0, Reverse(lifetime.allocated_at.0));
-        if self.heap.len() >= self.max {
-            self.left_out += 1;
-            if self.heap.peek().is_none_or(|Reverse(smallest)| smallest.rank >= rank) {
-                return;
-            }
-            self.heap.pop();
-        }
-        self.heap.push(Reverse(Ranked { rank, lifetime }));
+        self.0.add(rank, lifetime);
     }
 
     /// Returns the allocations with their tracks; the largest are assigned first.
     pub(super) fn into_tracks(self) -> (Vec<(Lifetime, usize)>, u64) {
-        let Self { heap, mut left_out, .. } = self;
+        let added = self.0.added;
         let mut tracks: HashMap<(Pid, Option<DeviceId>), Vec<SliceTrack>> = HashMap::new();
         let mut slices = Vec::new();
-        // The order is reversed, so the largest come first.
-        for Reverse(Ranked { lifetime, .. }) in heap.into_sorted_vec() {
+        for lifetime in self.0.into_values() {
             let tracks = tracks.entry((lifetime.change.pid, lifetime.change.device)).or_default();
             let end = lifetime
                 .ended
@@ -80,10 +44,7 @@ impl LargestSlices {
                     tracks.push(SliceTrack::default());
                     tracks.len() - 1
                 }
-                None => {
-                    left_out += 1;
-                    continue;
-                }
+                None => continue,
             };
             if let Some(track) = tracks.get_mut(row) {
                 track.occupied.insert(lifetime.allocated_at.0, end);
@@ -94,6 +55,7 @@ impl LargestSlices {
         slices.sort_by_key(|(lifetime, row)| {
             (lifetime.allocated_at, lifetime.ended.map(|(at, _)| at), *row)
         });
+        let left_out = added - slices.len() as u64;
         (slices, left_out)
     }
 }

@@ -83,7 +83,7 @@ pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
         function: |_| "an unknown function",
         recorded: FunctionTable::default(),
         gpus: labels.collect(),
-        source: report.source.as_deref().and_then(CaptureSource::parse),
+        source: report.source.as_deref().and_then(CaptureSource::from_name),
     };
     let events = report.out_of_memory.iter().map(json::out_of_memory);
     let events = events.chain(report.anomalies.iter().map(json::anomaly)).collect();

@@ -22,7 +22,6 @@ use engine::snapshot::{
 };
 
 use super::{site_name, time, uncertainty};
-use crate::recording::enum_names::EnumName;
 use crate::report::json_objects::Word;
 use crate::report::kernels::json::{ActivityJson, CopiesJson, KernelJson};
 use crate::report::live::json::{
@@ -119,7 +118,7 @@ fn kinds(entry: &ProcessJson) -> Vec<KindView> {
 fn thread(entry: &ThreadJson) -> ThreadView {
     let allocation = |one: &AllocationJson| AllocationView {
         key: AllocationKey {
-            space: AddressType::from_word(&one.address_type).unwrap_or(AddressType::Pointer),
+            space: AddressType::from_name(&one.address_type).unwrap_or(AddressType::Pointer),
             value: hex(&one.address),
         },
         device: one.device.map(DeviceId),
@@ -205,7 +204,7 @@ fn torch(entry: &TorchJson) -> TorchView {
         lost: entry.lost_events,
         unlisted: entry.dropped_blocks,
         late: false,
-        reason: entry.unavailable_reason.as_deref().and_then(TensorsUnavailable::from_word),
+        reason: entry.unavailable_reason.as_deref().and_then(TensorsUnavailable::from_name),
     }
 }
 
@@ -251,7 +250,7 @@ pub(super) fn site(entry: &SiteJson, frames: CallStack) -> SiteView {
     };
     let of_objects = |one: &SiteObjectsJson| {
         Some(SiteObjectView {
-            kind: ObjectKind::from_word(&one.kind)?,
+            kind: ObjectKind::from_name(&one.kind)?,
             live: one.live,
             created: one.created,
             destroyed: one.destroyed,

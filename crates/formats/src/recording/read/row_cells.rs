@@ -7,7 +7,6 @@ use arrow_array::types::{
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::Schema;
 
-use super::super::enum_names::EnumName;
 use super::super::schema::{COLUMNS, Column};
 
 /// Positions of the columns in a file, which may also have others.
@@ -113,17 +112,6 @@ impl<'a> RowCells<'a> {
     pub(in crate::recording) fn all_numbers(self, column: Column) -> Result<Vec<u64>, RowError> {
         let all: Option<Vec<u64>> = self.numbers(column).into_iter().collect();
         all.ok_or_else(|| self.bad(column))
-    }
-
-    /// Returns one of a fixed set of names, if there is one.
-    pub(in crate::recording) fn word<T: EnumName>(
-        self,
-        column: Column,
-    ) -> Result<Option<T>, RowError> {
-        match self.text(column) {
-            None => Ok(None),
-            Some(word) => T::from_word(word).map(Some).ok_or_else(|| self.bad(column)),
-        }
     }
 
     pub(in crate::recording) fn is_null(self, column: Column) -> bool {

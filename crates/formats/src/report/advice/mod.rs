@@ -65,9 +65,8 @@ pub struct GpuAdvice {
 json_objects! {
     @fields(pub)
     /// One step that would free memory.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct StepJson(step: &AdviceStep)
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct StepJson(step: &AdviceStep): Deserialize
     let {
         let text = |text: &Option<Box<str>>| {
             text.as_deref().map(sanitized).unwrap_or_default()
@@ -107,9 +106,8 @@ json_objects! {
     }
 
     /// A command to copy and paste.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct CommandJson(command: &SuggestedCommand) {
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct CommandJson(command: &SuggestedCommand): Deserialize {
         /// Language of the command: `shell`, `python`, `c` or `environment`.
         language: String = command.language.name().to_owned(),
         /// The command.

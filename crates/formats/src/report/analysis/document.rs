@@ -51,6 +51,17 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
+/// Returns a table: the name of each column, and its cell in a row.
+macro_rules! table {
+    ($rows:expr, |$row:pat_param| { $($column:literal: $cell:expr),* $(,)? }) => {
+        Table {
+            columns: vec![$($column),*],
+            rows: $rows.map(|$row| vec![$($cell),*]).collect(),
+        }
+    };
+}
+pub(super) use table;
+
 /// A value or a text, not yet sanitized.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Cell {

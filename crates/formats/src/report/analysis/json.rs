@@ -90,7 +90,6 @@ fn line(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
 }
 
 json_objects! {
-    #[derive(Serialize)]
     struct HeadJson(of: &AnalyzedFile<'_>) {
         file: String = long_text(of.path),
         source: &'static str = of.imported.source.name(),
@@ -101,7 +100,6 @@ json_objects! {
         start_time: Option<String> = of.clock().map(|clock| clock.precise(of.info.origin())),
     }
 
-    #[derive(Serialize)]
     struct WarningJson(warning: &Warning) {
         text: String = long_text(&warning.text),
         count: u64 = warning.count,
@@ -109,7 +107,6 @@ json_objects! {
     }
 
     /// GPUs, leaks and notes, as in the JSON of a trace.
-    #[derive(Serialize)]
     struct StateJson(state: &FileState, file: &AnalyzedFile<'_>)
     let {
         let facts = gpu_facts(&state.gpus);
@@ -129,7 +126,6 @@ json_objects! {
     }
 
     /// Suspects, other verdicts and anomalies, as in the JSON of a trace.
-    #[derive(Serialize)]
     struct VerdictsJson(state: &FileState, file: &AnalyzedFile<'_>)
     let {
         let snapshot = &state.snapshot;
@@ -151,7 +147,6 @@ json_objects! {
     }
 
     /// Amount and frames of a group; others add more fields.
-    #[derive(Serialize)]
     struct GroupJson(key: &GroupKey, amount: Amount, file: &AnalyzedFile<'_>) {
         allocations: u64 = amount.allocations,
         bytes: u64 = amount.bytes,
@@ -164,7 +159,6 @@ json_objects! {
         pid: u32 = key.pid.0,
     }
 
-    #[derive(Serialize)]
     struct LeakGroupJson(leak: &LeakGroup, file: &AnalyzedFile<'_>) {
         #[serde(flatten)]
         group: GroupJson = GroupJson::new(&leak.key, leak.amount, file),
@@ -172,7 +166,6 @@ json_objects! {
         allocations_total: u64 = leak.allocations_total,
     }
 
-    #[derive(Serialize)]
     struct SiteGroupJson(site: &Group, file: &AnalyzedFile<'_>) {
         #[serde(flatten)]
         group: GroupJson = GroupJson::new(&site.key, site.never_freed(), file),
@@ -182,7 +175,6 @@ json_objects! {
         frees_total: u64 = site.freed,
     }
 
-    #[derive(Serialize)]
     struct LeaksJson(report: &LeakReport, file: &AnalyzedFile<'_>) {
         held_bytes: u64 = report.leaked.bytes,
         held_allocations: u64 = report.leaked.allocations,
@@ -199,7 +191,6 @@ json_objects! {
         other_by_kind: BTreeMap<&'static str, u64> = by_kind(&report.other_by_kind),
     }
 
-    #[derive(Serialize)]
     struct LeakClassJson(leaks: &[LeakGroup], file: &AnalyzedFile<'_>)
     let { let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount)); }
     {
@@ -208,7 +199,6 @@ json_objects! {
         sites: Vec<LeakGroupJson> = leak_groups(leaks, file),
     }
 
-    #[derive(Serialize)]
     struct SitesJson(report: &SummaryReport, file: &AnalyzedFile<'_>)
     let { let groups = report.processes.iter().flat_map(|process| &process.sites); }
     {
@@ -217,14 +207,12 @@ json_objects! {
         sites: Vec<SiteGroupJson> = groups.map(|site| SiteGroupJson::new(site, file)).collect(),
     }
 
-    #[derive(Serialize)]
     struct LibrariesJson(rows: &[LibraryRow], file: &AnalyzedFile<'_>) {
         libraries_total: usize = rows.len(),
         libraries: Vec<LibraryJson> =
             rows.iter().take(file.shown(rows.len())).map(LibraryJson::new).collect(),
     }
 
-    #[derive(Serialize)]
     struct LibraryJson(row: &LibraryRow) {
         library: String = long_text(&row.library),
         bytes: u64 = row.held.bytes,
@@ -236,7 +224,6 @@ json_objects! {
         pids: Vec<u32> = row.pids.iter().map(|pid| pid.0).collect(),
     }
 
-    #[derive(Serialize)]
     struct SummaryJson(report: &SummaryReport, file: &AnalyzedFile<'_>) {
         held_bytes: u64 = report.never_freed.bytes,
         held_allocations: u64 = report.never_freed.allocations,
@@ -247,7 +234,6 @@ json_objects! {
             report.processes.iter().map(|process| ProcessJson::new(process, file)).collect(),
     }
 
-    #[derive(Serialize)]
     struct ProcessJson(process: &ProcessSummary, file: &AnalyzedFile<'_>) {
         pid: u32 = process.pid.0,
         name: Option<String> = file.process(process.pid).map(long_text),
@@ -258,7 +244,6 @@ json_objects! {
         sites_total: usize = process.sites.len() + process.more_sites,
     }
 
-    #[derive(Serialize)]
     struct DeviceJson(on: &DeviceSummary, file: &AnalyzedFile<'_>) {
         device: Option<u16> = on.device.map(|device| device.0),
         allocations_total: u64 = on.allocations,
@@ -275,14 +260,12 @@ json_objects! {
         held_by_kind: BTreeMap<&'static str, u64> = by_kind(&on.kinds),
     }
 
-    #[derive(Serialize)]
     struct FragmentationJson(view: &FragmentationView) {
         pools: Vec<PoolJson> = view.pools.iter().map(PoolJson::new).collect(),
         advice: Vec<AdviceRow> = view.advice.clone(),
         would_fit: Vec<WouldFit> = view.would_fit.clone(),
     }
 
-    #[derive(Serialize)]
     struct PoolJson(of: &PoolFragmentation) {
         device: Option<u16> = of.device.map(|device| device.0),
         pid: Option<u32> = pool_pid(of).map(|pid| pid.0),
@@ -298,7 +281,6 @@ json_objects! {
         fragmented_bytes: Option<u64> = of.stuck_bytes,
     }
 
-    #[derive(Serialize)]
     struct DiffJson(of: &DiffView<'_>)
     let { let (diff, shown) = (of.diff, of.after.shown(of.diff.rows.len())); }
     {
@@ -315,7 +297,6 @@ json_objects! {
             diff.rows.iter().take(shown).map(|row| DiffRowJson::new(row, of)).collect(),
     }
 
-    #[derive(Serialize)]
     struct DiffRowJson(row: &DiffRow, of: &DiffView<'_>)
     let {
         let file = if row.after.is_some() { &of.after } else { &of.before };
@@ -332,7 +313,6 @@ json_objects! {
             .unwrap_or_default(),
     }
 
-    #[derive(Serialize)]
     struct DiffSideJson(side: DiffSide) {
         bytes: u64 = side.never_freed.bytes,
         allocations: u64 = side.never_freed.allocations,
@@ -340,7 +320,6 @@ json_objects! {
         allocations_total: u64 = side.allocated.allocations,
     }
 
-    #[derive(Serialize)]
     struct LiveAtPeakJson(held: &LiveAtPeak, file: &AnalyzedFile<'_>) {
         address: String = format!("{:#x}", held.key.value),
         bytes: u64 = held.bytes,

@@ -31,9 +31,8 @@ pub struct ExplainReport {
 json_objects! {
     @fields(pub)
     /// Memory of one process; its parts add up to `driver_bytes`.
-    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct ExplainedProcess(explanation: &Explanation<'_>)
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct ExplainedProcess(explanation: &Explanation<'_>): Deserialize
     let {
         let process = explanation.process;
         let identity = &process.identity;
@@ -75,9 +74,8 @@ json_objects! {
     }
 
     /// A part of the memory of a process.
-    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct PartJson(of: &ExplainedPart<'_>)
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct PartJson(of: &ExplainedPart<'_>): Deserialize
     let {
         let from = match &of.cause {
             PartCause::Library(view) => Some(sanitized(&view.library)),
@@ -107,9 +105,8 @@ json_objects! {
     }
 
     /// Device memory of the objects of one kind from one site.
-    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct ObjectCostJson(cost: &ObjectCostView) {
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct ObjectCostJson(cost: &ObjectCostView): Deserialize {
         /// Kind.
         kind: String = cost.kind.name().to_owned(),
         /// Site, as in `sites` of a trace.

@@ -70,31 +70,21 @@ pub struct HtmlReport<'a> {
     pub initial_view: InitialView,
 }
 
-/// Initially visible tab of the report.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum InitialView {
-    /// Memory over time, and the sites.
-    #[default]
-    Sites,
-    /// Memory that was never freed.
-    Leaks,
-    /// Flame graph of the memory at the peak.
-    Peak,
-    /// Allocator state.
-    Segments,
-    /// Growing sites.
-    Growing,
-}
-
-impl InitialView {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Sites => "sites",
-            Self::Leaks => "leaks",
-            Self::Peak => "peak",
-            Self::Segments => "segments",
-            Self::Growing => "growing",
-        }
+engine::named_enum! {
+    /// Initially visible tab of the report.
+    #[derive(Default)]
+    pub enum InitialView {
+        /// Memory over time, and the sites.
+        #[default]
+        Sites => "sites",
+        /// Memory that was never freed.
+        Leaks => "leaks",
+        /// Flame graph of the memory at the peak.
+        Peak => "peak",
+        /// Allocator state.
+        Segments => "segments",
+        /// Growing sites.
+        Growing => "growing",
     }
 }
 

@@ -10,7 +10,6 @@ use engine::model::stack::{Frame, SiteName};
 use engine::model::units::Bytes;
 use engine::oom::{MemoryBreakdown, OomDiagnosis, RequestedResource};
 use engine::snapshot::ProcessView;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
@@ -31,9 +30,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 json_objects! {
     @fields(pub)
     /// An incident as JSON.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct IncidentJson(of: &IncidentReport<'_>)
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct IncidentJson(of: &IncidentReport<'_>): Deserialize
     let {
         let failed = of.failed_request;
         let requested = failed.map(|failed| failed.requested);
@@ -109,9 +107,8 @@ json_objects! {
     }
 
     /// A process.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct RequesterJson(of: &Requester, process: Option<&ProcessView>)
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct RequesterJson(of: &Requester, process: Option<&ProcessView>): Deserialize
     let {
         let group = process.map(|process| &process.identity.group);
         let pod_of = process.and_then(|process| process.container.as_ref()?.pod.as_ref());
@@ -139,9 +136,8 @@ json_objects! {
     }
 
     /// A GPU.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct GpuJson(gpu: GpuId, report: &IncidentReport<'_>)
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct GpuJson(gpu: GpuId, report: &IncidentReport<'_>): Deserialize
     let {
         let known = report.context.gpu(gpu);
     }
@@ -159,9 +155,8 @@ json_objects! {
     }
 
     /// Cause of an out-of-memory error.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct CauseJson(of: &OomDiagnosis) {
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct CauseJson(of: &OomDiagnosis): Deserialize {
         /// Name of the cause.
         name: String = of.cause.name().to_owned(),
         /// `possible`, `likely` or `certain`.
@@ -175,9 +170,8 @@ json_objects! {
     }
 
     /// One value of the memory breakdown.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct BreakdownJson(value: &str, size: Bytes) {
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct BreakdownJson(value: &str, size: Bytes): Deserialize {
         /// Name of the value.
         name: String = value.to_owned(),
         /// Size.
@@ -185,9 +179,8 @@ json_objects! {
     }
 
     /// Memory held by one process.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct HolderJson(of: &Holder, report: &IncidentReport<'_>)
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct HolderJson(of: &Holder, report: &IncidentReport<'_>): Deserialize
     let {
         let (driver, untracked) = report.driver_usage(of.key.pid);
     }
@@ -217,9 +210,8 @@ json_objects! {
     }
 
     /// An allocation site and its live memory.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct SiteJson(name: SiteName, live: (u64, u64), stack: &[Frame])
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct SiteJson(name: SiteName, live: (u64, u64), stack: &[Frame]): Deserialize
     let {
         let object = |one: &Frame| serde_json::to_value(FrameJson::new(one)).unwrap_or_default();
     }
@@ -235,9 +227,8 @@ json_objects! {
     }
 
     /// Growth of one process.
-    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-    #[serde(default)]
-    pub struct GrowthJson(of: &HolderGrowth) {
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct GrowthJson(of: &HolderGrowth): Deserialize {
         /// Process id.
         pid: u32 = of.pid.0,
         /// Name of the process.

@@ -34,38 +34,25 @@ pub const HTML_FILE: &str = "report.html";
 /// State of the HTML report until it is written or has failed.
 pub const HTML_PENDING: &str = "pending";
 
-/// Reason why an incident is written.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Trigger {
-    /// An allocation failed with an out-of-memory error.
-    OutOfMemory,
-    /// A configured threshold was exceeded.
-    Threshold,
-    /// A user requested it.
-    Manual,
+engine::named_enum! {
+    /// Reason why an incident is written.
+    pub enum Trigger {
+        /// An allocation failed with an out-of-memory error.
+        OutOfMemory => "out_of_memory",
+        /// A configured threshold was exceeded.
+        Threshold => "threshold",
+        /// A user requested it.
+        Manual => "manual",
+    }
 }
 
 impl Trigger {
-    /// All triggers.
-    pub const ALL: [Self; 3] = [Self::OutOfMemory, Self::Threshold, Self::Manual];
-
-    /// Returns the name in JSON and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OutOfMemory => "out_of_memory",
-            Self::Threshold => "threshold",
-            Self::Manual => "manual",
-        }
-    }
-
     /// Returns the name in directory names.
     #[must_use]
     pub const fn short(self) -> &'static str {
         match self {
             Self::OutOfMemory => "oom",
-            Self::Threshold => "threshold",
-            Self::Manual => "manual",
+            other => other.name(),
         }
     }
 }

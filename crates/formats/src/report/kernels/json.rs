@@ -2,11 +2,10 @@
 
 use engine::model::activity::{LaunchShape, LaunchTarget};
 use engine::snapshot::{ActivityView, CopyView, KernelView, ProcessView, Snapshot};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{bandwidth_at, exact, kernel_name, mean_bandwidth, rate};
 use crate::export::ReportContext;
-use crate::recording::enum_names::EnumName;
 use crate::report::json_objects::{Word, json_objects};
 use crate::report::live::json::{FailedCallJson, failed_calls};
 use crate::sanitize::{MAX_KERNEL_NAME_CHARS, sanitize_up_to, sanitized};
@@ -17,7 +16,6 @@ pub fn line(snapshot: &Snapshot, context: &ReportContext) -> serde_json::Result<
 }
 
 json_objects! {
-    #[derive(Serialize)]
     struct ReportJson(snapshot: &Snapshot, context: &ReportContext)
     let {
         let lost = &snapshot.uncertainty.lost;
@@ -34,7 +32,6 @@ json_objects! {
         processes: Vec<ProcessJson> = active,
     }
 
-    #[derive(Serialize)]
     struct ProcessJson(view: &ProcessView, of: &ActivityView, context: &ReportContext) {
         pid: u32 = view.key.pid.0,
         uid: Option<u32> = view.uid,
@@ -47,7 +44,7 @@ json_objects! {
     }
 
     /// Activity of a process; also part of the report of `trace`.
-    #[derive(Serialize, Deserialize)]
+    #[derive(Deserialize)]
     pub(crate) struct ActivityJson(view: &ActivityView) {
         launches_total: u64 = view.launches,
         #[serde(default)]
@@ -68,9 +65,7 @@ json_objects! {
             view.copies.iter().map(|copies| CopiesJson::new(copies, view)).collect(),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct KernelJson(kernel: &KernelView, activity: &ActivityView)
+    pub(crate) struct KernelJson(kernel: &KernelView, activity: &ActivityView): Deserialize
     let {
         let named = kernel_name(kernel);
         let (target, address) = match kernel.target {
@@ -104,13 +99,11 @@ json_objects! {
         captured: u64 = kernel.captured,
         failed: u64 = kernel.failed,
         checked: u64 = kernel.checked,
-        name_source?: Option<Word> = kernel.name_source.map(|source| source.word().into()),
-        unnamed_reason?: Option<Word> = kernel.unnamed_reason.map(|reason| reason.word().into()),
+        name_source?: Option<Word> = kernel.name_source.map(|source| source.name().into()),
+        unnamed_reason?: Option<Word> = kernel.unnamed_reason.map(|reason| reason.name().into()),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct CopiesJson(view: &CopyView, activity: &ActivityView) {
+    pub(crate) struct CopiesJson(view: &CopyView, activity: &ActivityView): Deserialize {
         direction: Word = view.direction.name().into(),
         mode: Word = if view.asynchronous { "async".into() } else { "sync".into() },
         calls: u64 = view.calls,
@@ -124,9 +117,7 @@ json_objects! {
     }
 
     /// Percentiles of bytes per second over calls, accurate to less than 25 %.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct BandwidthJson(view: &CopyView) {
+    pub(crate) struct BandwidthJson(view: &CopyView): Deserialize {
         p10: Option<u64> = bandwidth_at(view, 0.10),
         p50: Option<u64> = bandwidth_at(view, 0.50),
         p90: Option<u64> = bandwidth_at(view, 0.90),

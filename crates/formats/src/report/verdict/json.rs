@@ -4,7 +4,6 @@ use engine::leak::advise;
 use engine::model::ids::Tid;
 use engine::model::stack::CallStack;
 use engine::verdict::{Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{anomaly_summary, kind, short_location, summary};
@@ -14,9 +13,7 @@ use crate::sanitize::sanitized;
 
 json_objects! {
     /// Verdict on one site. `with_advice`: for suspects.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub struct SiteVerdictJson(of: &SiteVerdict, with_advice: bool)
+    pub struct SiteVerdictJson(of: &SiteVerdict, with_advice: bool): Deserialize
     let {
         let found = &of.evidence;
         let is_bytes = of.resource.is_bytes();
@@ -48,17 +45,13 @@ json_objects! {
         frames: Vec<FrameJson> = frames(&of.frames),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct ThreadJson(thread: &(Tid, Box<str>)) {
+    pub(crate) struct ThreadJson(thread: &(Tid, Box<str>)): Deserialize {
         tid: u32 = thread.0.0,
         name: String = sanitized(&thread.1),
     }
 
     /// Evidence. Quantities are bytes, or numbers of objects.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct EvidenceJson(evidence: &Evidence) {
+    pub(crate) struct EvidenceJson(evidence: &Evidence): Deserialize {
         kept_by?: Option<String> = evidence.kept_by.as_deref().map(sanitized),
         live: u64 = evidence.live,
         live_count: u64 = evidence.live_count,
@@ -87,9 +80,7 @@ json_objects! {
     }
 
     /// Behavior of the tensors in PyTorch's cache.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct TensorsJson(tensors: CacheTensors) {
+    pub(crate) struct TensorsJson(tensors: CacheTensors): Deserialize {
         live_bytes: u64 = tensors.live,
         peak_bytes: u64 = tensors.peak,
         cache_bytes: u64 = tensors.cache,
@@ -102,9 +93,7 @@ json_objects! {
     }
 
     /// An anomaly; `at` is RFC 3339, or a number of seconds.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct AnomalyJson(anomaly: &Anomaly, at: Value)
+    pub(crate) struct AnomalyJson(anomaly: &Anomaly, at: Value): Deserialize
     let {
         let (size, growth) = match anomaly.details {
             AnomalyKind::Size { key, of, of_site, live, .. } => {

@@ -9,7 +9,6 @@ use engine::snapshot::LibraryView;
 use engine::view::{
     GpuRow, GroupRow, Grouping, Leak, LeakPart, LeakResource, NotFreedRow, Note, ProcessRow, View,
 };
-use serde::{Deserialize, Serialize};
 
 use super::{leak_location, notes, stack_location};
 use crate::WallClock;
@@ -21,9 +20,7 @@ use crate::sanitize::sanitized;
 
 json_objects! {
     /// Fields that all outputs with a view have; at most `top` leaks.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub struct ViewJson(view: &View<'_>, clock: Option<&WallClock>, top: usize)
+    pub struct ViewJson(view: &View<'_>, clock: Option<&WallClock>, top: usize): Deserialize
     let {
         let seconds = |nanos: Nanos| nanos.millis() as f64 / 1e3;
         let numbered = |(index, leak)| LeakJson::new(index + 1, leak);
@@ -54,7 +51,6 @@ json_objects! {
     }
 
     /// Memory of one library, of one process.
-    #[derive(Serialize)]
     pub(crate) struct LibraryJson(view: &LibraryView)
     let { let objects = view.objects.iter(); }
     {
@@ -72,9 +68,7 @@ json_objects! {
         pids?: Option<Vec<u32>> = None,
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct GpuRowJson(gpu: &GpuRow<'_>) {
+    pub(crate) struct GpuRowJson(gpu: &GpuRow<'_>): Deserialize {
         index: Option<u16> = gpu.gpu.map(|gpu| gpu.0),
         #[serde(skip_serializing_if = "String::is_empty")]
         name: String = sanitized(gpu.name),
@@ -89,7 +83,6 @@ json_objects! {
     }
 
     /// A leak: suspect sites of one program in one function.
-    #[derive(Serialize)]
     pub(crate) struct LeakJson(position: usize, leak: &Leak<'_>)
     let { let is_objects = matches!(leak.resource, LeakResource::Objects(_)); }
     {
@@ -123,7 +116,6 @@ json_objects! {
         sites: Vec<String> = leak.sites.iter().map(|site| site.site.to_string()).collect(),
     }
 
-    #[derive(Serialize)]
     pub(crate) struct LeakPartJson(part: &LeakPart)
     let { let is_objects = matches!(part.resource, LeakResource::Objects(_)); }
     {
@@ -134,7 +126,6 @@ json_objects! {
         growth_objects_per_hour?: Option<u64> = is_objects.then_some(part.growth_per_hour),
     }
 
-    #[derive(Serialize)]
     pub(crate) struct NotFreedJson(row: &NotFreedRow<'_>)
     let { let place = row.stack.map_or_else(|| "(other sites)".to_owned(), stack_location); }
     {
@@ -149,7 +140,6 @@ json_objects! {
             row.stack.and_then(|stack| stack.responsible()).map(FrameJson::new),
     }
 
-    #[derive(Serialize)]
     pub(crate) struct NoteJson(position: usize, note: &Note, clock: Option<&WallClock>) {
         number: usize = position,
         r#type: &'static str = note.name(),
@@ -158,9 +148,7 @@ json_objects! {
     }
 
     /// Fields of a process that come from the view.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct ProcessRowJson(row: &ProcessRow<'_>)
+    pub(crate) struct ProcessRowJson(row: &ProcessRow<'_>): Deserialize
     let { let group = &row.process.identity.group; }
     {
         program: String = sanitized(row.program),
@@ -180,9 +168,7 @@ json_objects! {
     }
 
     /// Root of a process tree.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct TreeJson(tree: &(Pid, Box<str>)) {
+    pub(crate) struct TreeJson(tree: &(Pid, Box<str>)): Deserialize {
         pid: u32 = tree.0.0,
         program: String = sanitized(&tree.1),
     }

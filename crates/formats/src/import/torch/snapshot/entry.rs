@@ -3,6 +3,7 @@
 use super::super::pickle::strings::{KnownString, StringId};
 use super::super::pickle::value::{RunItem, Value, ValueRun};
 use super::builder::{SnapshotBuilder, site_of};
+use super::state::fields;
 use super::trace_entries::{
     COMPLETED, EXPANDABLE, NO_SITE, NO_STREAM, NO_TIME, TraceAction, TraceEntry,
 };
@@ -43,11 +44,8 @@ impl EntryFields {
 /// Reads an entry and adds it to the others.
 pub(in crate::import::torch) fn read(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let mut entry = EntryFields::default();
-    for pair in items.chunks_exact(2) {
-        let [Value::Text(key), value] = *pair else { continue };
-        if let Some(word) = KnownString::of(key) {
-            entry.set(word, value);
-        }
+    for (key, value) in fields(items) {
+        entry.set(key, value);
     }
     keep(builder, &entry)
 }

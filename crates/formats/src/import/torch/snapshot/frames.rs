@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 
 use super::super::pickle::strings::{KnownString, StringId, StringTable};
 use super::super::pickle::value::Value;
+use super::state::fields;
 
 /// An uninformative frame: of the recorder, or of the interpreter next to a Python frame.
 pub(in crate::import::torch) const NOISE_FRAME: u32 = (1 << 29) - 1;
@@ -57,12 +58,11 @@ impl FrameTable {
         stacks: &mut StackTable,
     ) -> u32 {
         let (mut name, mut file, mut line) = (None, None, 0);
-        for pair in items.chunks_exact(2) {
-            let [Value::Text(key), value] = *pair else { continue };
-            match (KnownString::of(key), value) {
-                (Some(KnownString::Name), Value::Text(text)) => name = Some(text),
-                (Some(KnownString::Filename), Value::Text(text)) => file = Some(text),
-                (Some(KnownString::Line), value) => {
+        for field in fields(items) {
+            match field {
+                (KnownString::Name, Value::Text(text)) => name = Some(text),
+                (KnownString::Filename, Value::Text(text)) => file = Some(text),
+                (KnownString::Line, value) => {
                     line = value.number().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
                 }
                 _ => {}

@@ -53,13 +53,12 @@ pub(in crate::import::torch) struct SnapshotState {
 pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let (mut address, mut size, mut requested, mut state) = (None, None, None, BlockState::Free);
     let (mut site, mut native, mut history) = (None, None, None);
-    for pair in items.chunks_exact(2) {
-        let [Value::Text(key), value] = *pair else { continue };
-        match (KnownString::of(key), value) {
-            (Some(KnownString::Address), value) => address = value.pointer(),
-            (Some(KnownString::Size), value) => size = Some(value),
-            (Some(KnownString::RequestedSize), value) => requested = Some(value),
-            (Some(KnownString::State), Value::Text(word)) => {
+    for field in fields(items) {
+        match field {
+            (KnownString::Address, value) => address = value.pointer(),
+            (KnownString::Size, value) => size = Some(value),
+            (KnownString::RequestedSize, value) => requested = Some(value),
+            (KnownString::State, Value::Text(word)) => {
                 state = match KnownString::of(word) {
                     Some(KnownString::ActiveAllocated) => BlockState::Allocated,
                     Some(KnownString::ActivePendingFree | KnownString::ActiveAwaitingFree) => {
@@ -68,9 +67,9 @@ pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: 
                     _ => BlockState::Free,
                 };
             }
-            (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
-            (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
-            (Some(KnownString::History), Value::List(run)) if run.item == RunItem::History => {
+            (KnownString::Frames, Value::Site(known)) => site = Some(known),
+            (KnownString::CppFrames, Value::Site(known)) => native = Some(known),
+            (KnownString::History, Value::List(run)) if run.item == RunItem::History => {
                 history = builder.histories.get(run.first as usize).copied();
             }
             _ => {}
@@ -101,12 +100,11 @@ pub(in crate::import::torch) fn history(
     items: &[Value],
 ) -> Value {
     let (mut requested, mut site, mut native) = (None, None, None);
-    for pair in items.chunks_exact(2) {
-        let [Value::Text(key), value] = *pair else { continue };
-        match (KnownString::of(key), value) {
-            (Some(KnownString::RealSize), value) => requested = Some(value),
-            (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
-            (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
+    for field in fields(items) {
+        match field {
+            (KnownString::RealSize, value) => requested = Some(value),
+            (KnownString::Frames, Value::Site(known)) => site = Some(known),
+            (KnownString::CppFrames, Value::Site(known)) => native = Some(known),
             _ => {}
         }
     }
@@ -133,28 +131,25 @@ pub(in crate::import::torch) fn segment(
         site: NO_SITE,
         blocks: ValueRun { item: RunItem::Block, first: 0, count: 0 },
     };
-    for pair in items.chunks_exact(2) {
-        let [Value::Text(key), value] = *pair else { continue };
-        match (KnownString::of(key), value) {
-            (Some(KnownString::Device), value) => segment.device = value.number(),
-            (Some(KnownString::Address), value) => segment.address = value.pointer().unwrap_or(0),
-            (Some(KnownString::TotalSize), value) => {
-                segment.size = size_of_memory(builder, Some(value))
-            }
-            (Some(KnownString::Stream), value) => segment.stream = value.pointer(),
-            (Some(KnownString::SegmentType), Value::Text(word)) => {
+    for field in fields(items) {
+        match field {
+            (KnownString::Device, value) => segment.device = value.number(),
+            (KnownString::Address, value) => segment.address = value.pointer().unwrap_or(0),
+            (KnownString::TotalSize, value) => segment.size = size_of_memory(builder, Some(value)),
+            (KnownString::Stream, value) => segment.stream = value.pointer(),
+            (KnownString::SegmentType, Value::Text(word)) => {
                 segment.size_class = match KnownString::of(word) {
                     Some(KnownString::Small) => PoolSizeClass::Small,
                     Some(KnownString::Large) => PoolSizeClass::Large,
                     _ => PoolSizeClass::Whole,
                 };
             }
-            (Some(KnownString::SegmentPoolId), Value::Pair(pair)) => {
+            (KnownString::SegmentPoolId, Value::Pair(pair)) => {
                 segment.pool = builder.pairs.get(pair as usize).copied().unwrap_or_default();
             }
-            (Some(KnownString::IsExpandable), Value::Bool(yes)) => segment.expandable = yes,
-            (Some(KnownString::Frames), Value::Site(site)) => segment.site = site,
-            (Some(KnownString::Blocks), Value::List(run)) if run.item == RunItem::Block => {
+            (KnownString::IsExpandable, Value::Bool(yes)) => segment.expandable = yes,
+            (KnownString::Frames, Value::Site(site)) => segment.site = site,
+            (KnownString::Blocks, Value::List(run)) if run.item == RunItem::Block => {
                 segment.blocks = run
             }
             _ => {}
@@ -171,13 +166,12 @@ pub(in crate::import::torch) fn snapshot(
     items: &[Value],
 ) -> Value {
     let mut state = SnapshotState::default();
-    for pair in items.chunks_exact(2) {
-        let [Value::Text(key), value] = *pair else { continue };
-        match KnownString::of(key) {
-            Some(KnownString::Segments) => state.segments = Some(value),
-            Some(KnownString::DeviceTraces) => state.traces = Some(value),
-            Some(KnownString::HostSegments) => state.host_segments = Some(value),
-            Some(KnownString::HostTraces) => state.host_traces = Some(value),
+    for (key, value) in fields(items) {
+        match key {
+            KnownString::Segments => state.segments = Some(value),
+            KnownString::DeviceTraces => state.traces = Some(value),
+            KnownString::HostSegments => state.host_segments = Some(value),
+            KnownString::HostTraces => state.host_traces = Some(value),
             _ => {}
         }
     }
@@ -190,21 +184,20 @@ pub(in crate::import::torch) fn settings(
     builder: &mut SnapshotBuilder<'_>,
     items: &[Value],
 ) -> Value {
-    for pair in items.chunks_exact(2) {
-        let [Value::Text(key), value] = *pair else { continue };
-        match (KnownString::of(key), value) {
-            (Some(KnownString::Conf | KnownString::AllocConf), Value::Text(text)) => {
+    for field in fields(items) {
+        match field {
+            (KnownString::Conf | KnownString::AllocConf, Value::Text(text)) => {
                 builder.settings.text = builder.strings.get(text).to_owned();
             }
             // -1 and the highest number stand for no limit.
-            (Some(KnownString::MaxSplitSize), value) => {
+            (KnownString::MaxSplitSize, value) => {
                 builder.settings.max_split_bytes = value.number().filter(|&limit| limit < 1 << 62);
             }
-            (Some(KnownString::GcThreshold), Value::Float(ratio)) => {
+            (KnownString::GcThreshold, Value::Float(ratio)) => {
                 let is_valid = ratio.is_finite() && (0.0..=1.0).contains(&ratio);
                 builder.settings.garbage_collection_threshold = is_valid.then_some(ratio);
             }
-            (Some(KnownString::ExpandableSegments), Value::Bool(yes)) => {
+            (KnownString::ExpandableSegments, Value::Bool(yes)) => {
                 builder.settings.expandable_segments = Some(yes);
             }
             _ => {}
@@ -230,6 +223,16 @@ pub(in crate::import::torch) fn divisions(
         }
     }
     if found { Value::Divisions } else { Value::Ignored }
+}
+
+/// Returns the entries of a dictionary whose keys are known.
+pub(in crate::import::torch) fn fields(
+    items: &[Value],
+) -> impl Iterator<Item = (KnownString, Value)> {
+    items.chunks_exact(2).filter_map(|pair| match *pair {
+        [Value::Text(key), value] => Some((KnownString::of(key)?, value)),
+        _ => None,
+    })
 }
 
 fn index(len: usize) -> u32 {

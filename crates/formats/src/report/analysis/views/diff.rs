@@ -3,7 +3,7 @@
 use engine::analysis::diff::{DiffRow, DiffSide, Trend};
 use engine::model::units::Bytes;
 
-use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{DiffView, frames};
 
 pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Document {
@@ -79,36 +79,19 @@ fn short(row: &DiffRow, comparison: &DiffView<'_>) -> Vec<Cell> {
 
 /// Returns every site of either file as a table.
 pub(in crate::report::analysis) fn table(comparison: &DiffView<'_>) -> Table {
-    let row = |row: &DiffRow| {
-        let (before, after) = sides(row);
-        vec![
-            Cell::Text(row.trend.name().to_owned()),
-            Cell::Text(row.moved.to_string()),
-            Cell::Text(row.kind.to_string()),
-            Cell::Bytes(before.never_freed.bytes),
-            Cell::Bytes(after.never_freed.bytes),
-            Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
-            Cell::Bytes(before.peak_bytes),
-            Cell::Bytes(after.peak_bytes),
-            Cell::Count(before.never_freed.allocations),
-            Cell::Count(after.never_freed.allocations),
-            stack(row, comparison),
-        ]
-    };
-    let columns = vec![
-        "trend",
-        "moved",
-        "kind",
-        "before_bytes",
-        "after_bytes",
-        "difference",
-        "before_peak_bytes",
-        "after_peak_bytes",
-        "before_allocations",
-        "after_allocations",
-        "stack",
-    ];
     let rows = &comparison.diff.rows;
-    let shown = comparison.after.shown(rows.len());
-    Table { columns, rows: rows.iter().take(shown).map(row).collect() }
+    let shown = rows.iter().take(comparison.after.shown(rows.len()));
+    table!(shown.map(|row| (row, sides(row))), |(row, (before, after))| {
+        "trend": Cell::Text(row.trend.name().to_owned()),
+        "moved": Cell::Text(row.moved.to_string()),
+        "kind": Cell::Text(row.kind.to_string()),
+        "before_bytes": Cell::Bytes(before.never_freed.bytes),
+        "after_bytes": Cell::Bytes(after.never_freed.bytes),
+        "difference": Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
+        "before_peak_bytes": Cell::Bytes(before.peak_bytes),
+        "after_peak_bytes": Cell::Bytes(after.peak_bytes),
+        "before_allocations": Cell::Count(before.never_freed.allocations),
+        "after_allocations": Cell::Count(after.never_freed.allocations),
+        "stack": stack(row, comparison),
+    })
 }

@@ -8,7 +8,7 @@ use engine::snapshot::ProcessView;
 use serde::Serialize;
 
 use super::super::device;
-use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::leaks::device_number;
 use crate::import::collecting_sink::FileInfo;
 
@@ -157,20 +157,20 @@ pub(in crate::report::analysis) fn document(view: &FragmentationView) -> Documen
     lines.extend(
         view.advice.iter().map(|one| Line::Plain(format!("{}: {}", one.action, one.reason))),
     );
-    let columns = [
-        "device",
-        "pid",
-        "pool",
-        "stream",
-        "reserved",
-        "active",
-        "largest free",
-        "internal",
-        "external",
-        "releasable",
-        "fragmented",
-    ];
-    let section = Section::list("Pools", &columns, view.pools.iter().map(row), view.pools.len());
+    let table = table!(view.pools.iter(), |pool| {
+        "device": device(pool.device),
+        "pid": Cell::pid(pool_pid(pool)),
+        "pool": Cell::Text(pool_name(pool)),
+        "stream": stream(pool),
+        "reserved": bytes(pool.reserved_bytes),
+        "active": Cell::Bytes(pool.active_bytes),
+        "largest free": bytes(pool.largest_free_bytes),
+        "internal": share(pool.internal),
+        "external": share(pool.external),
+        "releasable": bytes(pool.releasable_bytes),
+        "fragmented": bytes(pool.stuck_bytes),
+    });
+    let section = Section { title: "Pools".to_owned(), table, ..Section::default() };
     Document { headline, lines, sections: vec![section], ..Document::default() }
 }
 
@@ -186,53 +186,20 @@ fn stream(pool: &PoolFragmentation) -> Cell {
     pool.stream.map_or(Cell::Empty, |stream| Cell::Address(stream.0))
 }
 
-fn row(pool: &PoolFragmentation) -> Vec<Cell> {
-    vec![
-        device(pool.device),
-        Cell::pid(pool_pid(pool)),
-        Cell::Text(pool_name(pool)),
-        stream(pool),
-        bytes(pool.reserved_bytes),
-        Cell::Bytes(pool.active_bytes),
-        bytes(pool.largest_free_bytes),
-        share(pool.internal),
-        share(pool.external),
-        bytes(pool.releasable_bytes),
-        bytes(pool.stuck_bytes),
-    ]
-}
-
 /// Returns every pool as a table.
 pub(in crate::report::analysis) fn table(view: &FragmentationView) -> Table {
-    let row = |pool: &PoolFragmentation| {
-        vec![
-            device_number(pool.device),
-            Cell::Text(pool_name(pool)),
-            stream(pool),
-            bytes(pool.reserved_bytes),
-            Cell::Bytes(pool.active_bytes),
-            bytes(pool.requested_bytes),
-            bytes(pool.largest_free_bytes),
-            share(pool.internal),
-            share(pool.external),
-            bytes(pool.releasable_bytes),
-            bytes(pool.stuck_bytes),
-            Cell::pid(pool_pid(pool)),
-        ]
-    };
-    let columns = vec![
-        "device",
-        "pool",
-        "stream",
-        "reserved_bytes",
-        "active_bytes",
-        "requested_bytes",
-        "largest_free_bytes",
-        "internal_ratio",
-        "external_ratio",
-        "releasable_bytes",
-        "fragmented_bytes",
-        "pid",
-    ];
-    Table { columns, rows: view.pools.iter().map(row).collect() }
+    table!(view.pools.iter(), |pool| {
+        "device": device_number(pool.device),
+        "pool": Cell::Text(pool_name(pool)),
+        "stream": stream(pool),
+        "reserved_bytes": bytes(pool.reserved_bytes),
+        "active_bytes": Cell::Bytes(pool.active_bytes),
+        "requested_bytes": bytes(pool.requested_bytes),
+        "largest_free_bytes": bytes(pool.largest_free_bytes),
+        "internal_ratio": share(pool.internal),
+        "external_ratio": share(pool.external),
+        "releasable_bytes": bytes(pool.releasable_bytes),
+        "fragmented_bytes": bytes(pool.stuck_bytes),
+        "pid": Cell::pid(pool_pid(pool)),
+    })
 }

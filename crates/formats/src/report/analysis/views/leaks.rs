@@ -7,7 +7,7 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::{Bytes, Nanos};
 use engine::verdict::{Anomaly, AnomalyKind, Evidence, SiteVerdict};
 
-use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, frames, location};
 use crate::import::FileState;
 use crate::report::live::text::{format_age, format_count};
@@ -145,58 +145,32 @@ fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Sectio
 
 /// Returns every site with its verdict, suspects first.
 pub(in crate::report::analysis) fn table(state: &FileState, file: &AnalyzedFile<'_>) -> Table {
-    let row = |one: &SiteVerdict| {
-        let evidence = &one.evidence;
-        let span = |span: Option<Nanos>| span.map_or(Cell::Empty, Cell::Span);
-        vec![
-            Cell::Text(one.verdict.name().to_owned()),
-            Cell::Text(one.confidence.name().to_owned()),
-            Cell::Count(evidence.growth_per_hour),
-            Cell::Count(evidence.live),
-            Cell::Count(evidence.live_count),
-            Cell::Count(first_low(evidence)),
-            Cell::Count(evidence.window_min.last().copied().unwrap_or(0)),
-            Cell::Count(u64::from(evidence.growing_steps)),
-            Cell::Count(u64::from(evidence.steps)),
-            Cell::Count(evidence.created),
-            Cell::Count(evidence.freed),
-            Cell::Count(evidence.overdue),
-            Cell::Span(evidence.mean_age),
-            span(evidence.mean_life),
-            span(evidence.median_age),
-            span(evidence.median_life),
-            span(evidence.longest_life),
-            Cell::Text(kind(one.resource).to_owned()),
-            device_number(one.device),
-            Cell::pid(one.pid),
-            frames::cell_of(&one.frames),
-        ]
-    };
-    let columns = vec![
-        "verdict",
-        "confidence",
-        "growth_per_hour",
-        "live",
-        "live_count",
-        "first",
-        "last",
-        "growing_steps",
-        "steps",
-        "created",
-        "freed",
-        "overdue",
-        "mean_age_ns",
-        "mean_lifetime_ns",
-        "median_age_ns",
-        "median_lifetime_ns",
-        "max_lifetime_ns",
-        "kind",
-        "device",
-        "pid",
-        "stack",
-    ];
+    let span = |span: Option<Nanos>| span.map_or(Cell::Empty, Cell::Span);
     let all = || state.snapshot.suspects.iter().chain(&state.snapshot.other_verdicts);
-    Table { columns, rows: all().take(file.shown(all().count())).map(row).collect() }
+    let shown = all().take(file.shown(all().count()));
+    table!(shown.map(|one| (one, &one.evidence)), |(one, evidence)| {
+        "verdict": Cell::Text(one.verdict.name().to_owned()),
+        "confidence": Cell::Text(one.confidence.name().to_owned()),
+        "growth_per_hour": Cell::Count(evidence.growth_per_hour),
+        "live": Cell::Count(evidence.live),
+        "live_count": Cell::Count(evidence.live_count),
+        "first": Cell::Count(first_low(evidence)),
+        "last": Cell::Count(evidence.window_min.last().copied().unwrap_or(0)),
+        "growing_steps": Cell::Count(u64::from(evidence.growing_steps)),
+        "steps": Cell::Count(u64::from(evidence.steps)),
+        "created": Cell::Count(evidence.created),
+        "freed": Cell::Count(evidence.freed),
+        "overdue": Cell::Count(evidence.overdue),
+        "mean_age_ns": Cell::Span(evidence.mean_age),
+        "mean_lifetime_ns": span(evidence.mean_life),
+        "median_age_ns": span(evidence.median_age),
+        "median_lifetime_ns": span(evidence.median_life),
+        "max_lifetime_ns": span(evidence.longest_life),
+        "kind": Cell::Text(kind(one.resource).to_owned()),
+        "device": device_number(one.device),
+        "pid": Cell::pid(one.pid),
+        "stack": frames::cell_of(&one.frames),
+    })
 }
 
 /// Returns the minimum in the first window after the one in which the site's first allocation was

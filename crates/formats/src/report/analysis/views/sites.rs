@@ -3,7 +3,7 @@
 use engine::analysis::groups::Group;
 use engine::analysis::summary::{ProcessSummary, SummaryReport};
 
-use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, device, frames};
 use super::leaks::device_number;
 
@@ -63,33 +63,16 @@ fn section(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
 
 /// Returns every site.
 pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
-    let row = |group: &Group| {
-        vec![
-            Cell::Bytes(group.never_freed().bytes),
-            Cell::Count(group.never_freed().allocations),
-            Cell::Count(group.exited.allocations),
-            Cell::Bytes(group.peak_bytes),
-            Cell::Count(group.allocated.allocations),
-            Cell::Count(group.freed),
-            Cell::Text(group.key.kind.to_string()),
-            device_number(group.key.device),
-            Cell::Text(group.key.pid.to_string()),
-            frames::cell(&file.info.stacks, group.key.site),
-        ]
-    };
-    Table {
-        columns: vec![
-            "bytes",
-            "allocations",
-            "live_at_exit",
-            "peak_bytes",
-            "allocations_total",
-            "frees_total",
-            "kind",
-            "device",
-            "pid",
-            "stack",
-        ],
-        rows: report.processes.iter().flat_map(|process| &process.sites).map(row).collect(),
-    }
+    table!(report.processes.iter().flat_map(|process| &process.sites), |group| {
+        "bytes": Cell::Bytes(group.never_freed().bytes),
+        "allocations": Cell::Count(group.never_freed().allocations),
+        "live_at_exit": Cell::Count(group.exited.allocations),
+        "peak_bytes": Cell::Bytes(group.peak_bytes),
+        "allocations_total": Cell::Count(group.allocated.allocations),
+        "frees_total": Cell::Count(group.freed),
+        "kind": Cell::Text(group.key.kind.to_string()),
+        "device": device_number(group.key.device),
+        "pid": Cell::Text(group.key.pid.to_string()),
+        "stack": frames::cell(&file.info.stacks, group.key.site),
+    })
 }

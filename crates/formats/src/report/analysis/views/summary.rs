@@ -8,7 +8,7 @@ use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
 use engine::analysis::{Amount, is_host};
 use engine::model::units::Bytes;
 
-use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, device, frames, location};
 use super::leaks::{capitalized, device_number, kinds};
 use crate::report::live::text::format_count;
@@ -95,36 +95,24 @@ fn origin(file: &AnalyzedFile<'_>) -> String {
 }
 
 fn processes(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
-    let mut rows = Vec::new();
-    for process in &report.processes {
-        for on in &process.devices {
-            rows.push(vec![
-                Cell::Text(process.pid.to_string()),
-                Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),
-                summary_location(on),
-                Cell::Count(on.allocations),
-                Cell::Count(on.frees),
-                Cell::Count(on.released),
-                Cell::Bytes(on.peak_bytes),
-                Cell::Bytes(on.live.bytes),
-                Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
-                Cell::Text(kinds(&on.kinds)),
-            ]);
-        }
-    }
-    let columns = vec![
-        "pid",
-        "program",
-        "device",
-        "allocated",
-        "freed",
-        "released",
-        "peak",
-        "held",
-        "not freed",
-        "by kind",
-    ];
-    Section { title: "Processes".to_owned(), table: Table { columns, rows }, ..Section::default() }
+    let table = table!(by_device(report), |(process, on)| {
+        "pid": Cell::Text(process.pid.to_string()),
+        "program": Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),
+        "device": summary_location(on),
+        "allocated": Cell::Count(on.allocations),
+        "freed": Cell::Count(on.frees),
+        "released": Cell::Count(on.released),
+        "peak": Cell::Bytes(on.peak_bytes),
+        "held": Cell::Bytes(on.live.bytes),
+        "not freed": Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
+        "by kind": Cell::Text(kinds(&on.kinds)),
+    });
+    Section { title: "Processes".to_owned(), table, ..Section::default() }
+}
+
+fn by_device(report: &SummaryReport) -> impl Iterator<Item = (&ProcessSummary, &DeviceSummary)> {
+    let processes = report.processes.iter();
+    processes.flat_map(|process| process.devices.iter().map(move |on| (process, on)))
 }
 
 /// Returns the location of a row. A row without a device may contain only host memory.
@@ -138,44 +126,20 @@ fn summary_location(on: &DeviceSummary) -> Cell {
 
 /// Returns one row per process and device.
 pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
-    let mut rows = Vec::new();
-    for process in &report.processes {
-        for on in &process.devices {
-            rows.push(row(process, on, file));
-        }
-    }
-    let columns = vec![
-        "pid",
-        "name",
-        "device",
-        "allocations_total",
-        "frees_total",
-        "released_total",
-        "live_bytes",
-        "live_allocations",
-        "not_freed_bytes",
-        "not_freed_allocations",
-        "peak_bytes",
-        "peak_time",
-        "peak_time_ns",
-    ];
-    Table { columns, rows }
-}
-
-fn row(process: &ProcessSummary, on: &DeviceSummary, file: &AnalyzedFile<'_>) -> Vec<Cell> {
-    vec![
-        Cell::Text(process.pid.to_string()),
-        Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),
-        device_number(on.device),
-        Cell::Count(on.allocations),
-        Cell::Count(on.frees),
-        Cell::Count(on.released),
-        Cell::Bytes(on.live.bytes),
-        Cell::Count(on.live.allocations),
-        Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
-        Cell::Count(on.never_freed.allocations.saturating_sub(on.live.allocations)),
-        Cell::Bytes(on.peak_bytes),
-        file.plain_time(on.peak_at),
-        Cell::Time(String::new(), file.nanos(on.peak_at)),
-    ]
+    table!(by_device(report), |(process, on)| {
+        "pid": Cell::Text(process.pid.to_string()),
+        "name": Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),
+        "device": device_number(on.device),
+        "allocations_total": Cell::Count(on.allocations),
+        "frees_total": Cell::Count(on.frees),
+        "released_total": Cell::Count(on.released),
+        "live_bytes": Cell::Bytes(on.live.bytes),
+        "live_allocations": Cell::Count(on.live.allocations),
+        "not_freed_bytes": Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
+        "not_freed_allocations":
+            Cell::Count(on.never_freed.allocations.saturating_sub(on.live.allocations)),
+        "peak_bytes": Cell::Bytes(on.peak_bytes),
+        "peak_time": file.plain_time(on.peak_at),
+        "peak_time_ns": Cell::Time(String::new(), file.nanos(on.peak_at)),
+    })
 }

@@ -1,25 +1,20 @@
 //! Container of a process as JSON.
 
 use engine::model::container::{Container, Pod};
-use serde::{Deserialize, Serialize};
 
 use crate::report::json_objects::{Word, json_objects};
 use crate::sanitize::sanitized;
 
 json_objects! {
     /// Container of a process.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct ContainerJson(container: &Container) {
+    pub(crate) struct ContainerJson(container: &Container): Deserialize {
         id: String = sanitized(&container.id),
         runtime: Word = container.runtime.name().into(),
         pid?: Option<u32> = container.container_pid.map(|pid| pid.0),
         pod?: Option<PodJson> = container.pod.as_ref().map(PodJson::new),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct PodJson(pod: &Pod) {
+    pub(crate) struct PodJson(pod: &Pod): Deserialize {
         uid: String = sanitized(&pod.uid),
         name: Option<String> = pod.name.as_deref().map(sanitized),
         namespace: Option<String> = pod.namespace.as_deref().map(sanitized),

@@ -17,10 +17,8 @@ use engine::snapshot::{
     ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
 };
 use engine::view::{Explanation, ProcessRow, View};
-use serde::{Deserialize, Serialize};
 
 use crate::export::{CaptureSource, ReportContext};
-use crate::recording::enum_names::EnumName;
 use crate::report::explain::PartJson;
 use crate::report::json_objects::{Word, json_objects};
 use crate::report::kernels::json::ActivityJson;
@@ -46,9 +44,7 @@ pub fn line(snapshot: &Snapshot, context: &ReportContext) -> serde_json::Result<
 
 json_objects! {
     /// The object of a snapshot.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub struct ReportJson(snapshot: &Snapshot, context: &ReportContext)
+    pub struct ReportJson(snapshot: &Snapshot, context: &ReportContext): Deserialize
     let {
         let listed = snapshot.listed_uncertainty();
         // `live_bytes` counts running processes, so its bounds do the same.
@@ -111,13 +107,11 @@ json_objects! {
     }
 
     /// Present if a value is not exact. `processes`: number of lost ones, in the totals of a report.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
     pub(crate) struct UncertaintyJson(
         uncertainty: &Uncertainty,
         processes: Option<u64>,
         context: &ReportContext,
-    )
+    ): Deserialize
     let { let lost = &uncertainty.lost; }
     {
         live_bytes_min: u64 = uncertainty.live_min.0,
@@ -140,9 +134,7 @@ json_objects! {
     }
 
     /// The object of a process.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub struct ProcessJson(of: &ProcessRow<'_>, context: &ReportContext)
+    pub struct ProcessJson(of: &ProcessRow<'_>, context: &ReportContext): Deserialize
     let {
         let process = of.process;
         let (exited, exact) = (process.ended.is_some(), process.uncertainty.exact());
@@ -216,25 +208,19 @@ json_objects! {
             (!exact).then(|| UncertaintyJson::new(&process.uncertainty, None, context)),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct BoundsJson(bounds: (Bytes, Bytes)) {
+    pub(crate) struct BoundsJson(bounds: (Bytes, Bytes)): Deserialize {
         min_bytes: u64 = bounds.0.0,
         max_bytes: u64 = bounds.1.0,
     }
 
     /// Calls whose records were received.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct ReceivedJson(calls: ReceivedCalls) {
+    pub(crate) struct ReceivedJson(calls: ReceivedCalls): Deserialize {
         allocations: u64 = calls.allocations,
         frees: u64 = calls.frees,
         failures: u64 = calls.failures,
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct DeviceJson(view: &DeviceView, context: &ReportContext)
+    pub(crate) struct DeviceJson(view: &DeviceView, context: &ReportContext): Deserialize
     let { let is_unknown = view.device.is_none() && view.live_bytes.0 > 0; }
     {
         device: Option<u16> = view.device.map(|device| device.0),
@@ -251,9 +237,7 @@ json_objects! {
         graph_reserved_bytes?: Option<u64> = view.graph_reserved.map(|reported| reported.bytes.0),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct GpuJson(gpu: GpuId, context: &ReportContext)
+    pub(crate) struct GpuJson(gpu: GpuId, context: &ReportContext): Deserialize
     let { let named = context.gpu(gpu); }
     {
         index: u16 = gpu.0,
@@ -261,7 +245,6 @@ json_objects! {
         name?: Option<String> = named.map(|named| sanitized(&named.name)),
     }
 
-    #[derive(Serialize)]
     pub(crate) struct PoolJson(view: &PoolView, context: &ReportContext) {
         handle: Option<String> = view.pool.map(|pool| format!("{:#x}", pool.0)),
         device: Option<u16> = view.device.map(|device| device.0),
@@ -275,7 +258,6 @@ json_objects! {
     }
 
     /// A failed call; also part of the report of `kernels`.
-    #[derive(Serialize)]
     pub(crate) struct FailedCallJson(view: FailedCallCount, context: &ReportContext) {
         function: String = context.function(view.function).into_owned(),
         code: i32 = view.code,
@@ -283,9 +265,7 @@ json_objects! {
         count: u64 = view.count,
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct ThreadJson(thread: &ThreadView) {
+    pub(crate) struct ThreadJson(thread: &ThreadView): Deserialize {
         tid: u32 = thread.tid.0,
         name: String = sanitized(&thread.name),
         live_bytes: u64 = thread.live_bytes.0,
@@ -296,15 +276,13 @@ json_objects! {
             thread.allocations.iter().map(AllocationJson::new).collect(),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct AllocationJson(allocation: &AllocationView) {
+    pub(crate) struct AllocationJson(allocation: &AllocationView): Deserialize {
         address: String = format!("{:#x}", allocation.key.value),
         device: Option<u16> = allocation.device.map(|device| device.0),
         bytes: u64 = allocation.bytes.0,
         kind: Word = allocation.kind.name().into(),
         age_ms: u64 = allocation.age.millis(),
-        address_type: Word = allocation.key.space.word().into(),
+        address_type: Word = allocation.key.space.name().into(),
         site: String = allocation.site.to_string(),
         /// Baseline, only for an allocation that is much larger than it.
         baseline_bytes?: Option<u64> = allocation.baseline.map(|baseline| baseline.0),

@@ -1,15 +1,12 @@
 //! CUDA objects as JSON.
 
 use engine::snapshot::{ObjectView, SiteObjectView};
-use serde::{Deserialize, Serialize};
 
 use crate::report::json_objects::{Word, json_objects};
 
 json_objects! {
     /// Objects of one kind of a process.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct ObjectCountsJson(view: &ObjectView) {
+    pub(crate) struct ObjectCountsJson(view: &ObjectView): Deserialize {
         kind: Word = view.kind.name().into(),
         live: u64 = view.live,
         created: u64 = view.created,
@@ -22,9 +19,7 @@ json_objects! {
     }
 
     /// Objects of one kind of a site.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct SiteObjectsJson(view: &SiteObjectView) {
+    pub(crate) struct SiteObjectsJson(view: &SiteObjectView): Deserialize {
         kind: Word = view.kind.name().into(),
         live: u64 = view.live,
         created: u64 = view.created,

@@ -3,7 +3,6 @@
 use engine::model::ids::Pid;
 use engine::model::units::Bytes;
 use engine::snapshot::OutOfMemory;
-use serde::{Deserialize, Serialize};
 
 use super::GpuJson;
 use crate::export::ReportContext;
@@ -12,9 +11,7 @@ use crate::report::json_objects::{Word, json_objects};
 use crate::sanitize::sanitized;
 
 json_objects! {
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct OutOfMemoryJson(oom: &OutOfMemory, context: &ReportContext) {
+    pub(crate) struct OutOfMemoryJson(oom: &OutOfMemory, context: &ReportContext): Deserialize {
         time: String = context.clock.precise(oom.at),
         pid: u32 = oom.pid.0,
         tid: u32 = oom.tid.0,
@@ -34,9 +31,7 @@ json_objects! {
         holders: Vec<HolderJson> = oom.holders.iter().map(HolderJson::new).collect(),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct HolderJson(holder: &(Pid, Box<str>, Bytes)) {
+    pub(crate) struct HolderJson(holder: &(Pid, Box<str>, Bytes)): Deserialize {
         pid: u32 = holder.0.0,
         process: String = sanitized(&holder.1),
         live_bytes: u64 = holder.2.0,

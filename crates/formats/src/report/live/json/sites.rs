@@ -1,7 +1,6 @@
 //! Allocation sites as JSON.
 
 use engine::snapshot::{SiteHistory, SiteKindView, SiteProcess, SiteView};
-use serde::{Deserialize, Serialize};
 
 use super::objects::SiteObjectsJson;
 use crate::export::ReportContext;
@@ -10,9 +9,7 @@ use crate::report::json_objects::{Word, json_objects};
 
 json_objects! {
     /// A site of all processes.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub struct SiteJson(site: &SiteView, context: &ReportContext)
+    pub struct SiteJson(site: &SiteView, context: &ReportContext): Deserialize
     let { let time = |at| context.clock.precise(at); }
     {
         id: String = site.name.to_string(),
@@ -39,26 +36,20 @@ json_objects! {
     }
 
     /// A bucket of the lifetime histogram.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct LifetimeBucketJson(bucket: &(u8, u64))
+    pub(crate) struct LifetimeBucketJson(bucket: &(u8, u64)): Deserialize
     let { let from = 1_u64.checked_shl(u32::from(bucket.0)).unwrap_or(u64::MAX); }
     {
         min_ns: u64 = if bucket.0 == 0 { 0 } else { from },
         count: u64 = bucket.1,
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct HistoryJson(history: &SiteHistory, context: &ReportContext) {
+    pub(crate) struct HistoryJson(history: &SiteHistory, context: &ReportContext): Deserialize {
         since: String = context.clock.precise(history.start),
         window_ns: u64 = history.window.0,
         live_bytes: Vec<u64> = history.live.iter().map(|bytes| bytes.0).collect(),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct SiteKindJson(view: &SiteKindView) {
+    pub(crate) struct SiteKindJson(view: &SiteKindView): Deserialize {
         kind: Word = view.kind.name().into(),
         live_bytes: u64 = view.live_bytes.0,
         live_allocations: u64 = view.live_allocations,
@@ -68,9 +59,7 @@ json_objects! {
         peak_bytes: u64 = view.peak_bytes.0,
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct SiteProcessJson(view: &SiteProcess) {
+    pub(crate) struct SiteProcessJson(view: &SiteProcess): Deserialize {
         pid: Option<u32> = view.pid.map(|pid| pid.0),
         live_bytes: u64 = view.live_bytes.0,
         live_allocations: u64 = view.live_allocations,
@@ -78,7 +67,6 @@ json_objects! {
 
     /// A site of one process; its frames are in the list of all sites. `with_frames`: also here,
     /// because a site of an ended process may be missing there.
-    #[derive(Serialize)]
     pub(crate) struct ProcessSiteJson(site: &SiteView, with_frames: bool) {
         id: String = site.name.to_string(),
         live_bytes: u64 = site.live_bytes.0,

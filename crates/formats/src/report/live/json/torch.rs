@@ -1,16 +1,13 @@
 //! PyTorch's cache as JSON.
 
 use engine::model::tensor::{TorchDeviceView, TorchView};
-use serde::{Deserialize, Serialize};
 
 use crate::export::ReportContext;
 use crate::report::json_objects::{Word, json_objects};
 
 json_objects! {
     /// The cache of one process.
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct TorchJson(view: &TorchView, context: &ReportContext) {
+    pub(crate) struct TorchJson(view: &TorchView, context: &ReportContext): Deserialize {
         exact: bool = view.is_exact(),
         lost_events: u64 = view.lost,
         dropped_blocks: u64 = view.unlisted,
@@ -21,9 +18,7 @@ json_objects! {
             view.devices.iter().map(|device| TorchDeviceJson::new(device, context)).collect(),
     }
 
-    #[derive(Serialize, Deserialize, Default)]
-    #[serde(default)]
-    pub(crate) struct TorchDeviceJson(view: &TorchDeviceView, context: &ReportContext)
+    pub(crate) struct TorchDeviceJson(view: &TorchDeviceView, context: &ReportContext): Deserialize
     let { let layout = view.fragmentation.ok(); }
     {
         device: u16 = view.device.0,
