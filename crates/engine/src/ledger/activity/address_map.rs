@@ -17,7 +17,7 @@ const MAX_RANGES: usize = 100_000;
 
 /// Type of memory at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ledger) enum PointerLocation {
+pub(crate) enum PointerLocation {
     /// Device memory, or managed memory, whose location only the driver knows.
     Device,
     /// Host memory that is known to the driver.
@@ -25,14 +25,14 @@ pub(in crate::ledger) enum PointerLocation {
 }
 
 impl PointerLocation {
-    pub(in crate::ledger) fn lookup(kind: MemoryKind) -> Self {
+    pub(crate) fn lookup(kind: MemoryKind) -> Self {
         if kind.layer() == MemoryLayer::Host { Self::Host } else { Self::Device }
     }
 }
 
 /// Ranges of regions: first region → last region and type.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct AddressMap {
+pub(crate) struct AddressMap {
     ranges: BTreeMap<u64, (u64, PointerLocation)>,
     /// Whether a range was dropped because the limit was reached.
     full: bool,
@@ -40,7 +40,7 @@ pub(in crate::ledger) struct AddressMap {
 
 impl AddressMap {
     /// Records the type of memory at an address.
-    pub(in crate::ledger) fn set(&mut self, address: u64, bytes: u64, location: PointerLocation) {
+    pub(crate) fn set(&mut self, address: u64, bytes: u64, location: PointerLocation) {
         let mut first = address >> REGION_LOG2;
         let mut last = address.saturating_add(bytes.saturating_sub(1)) >> REGION_LOG2;
         // Common case: already known.
@@ -88,7 +88,7 @@ impl AddressMap {
 
     /// Direction of a copy. If all memory of the driver is known, any other address is pageable
     /// host memory.
-    pub(in crate::ledger) fn direction(&self, to: u64, from: u64, complete: bool) -> CopyDirection {
+    pub(crate) fn direction(&self, to: u64, from: u64, complete: bool) -> CopyDirection {
         let other = (complete && !self.full).then_some(PointerLocation::Host);
         let known = |address| self.at(address).or(other);
         match (known(from), known(to)) {

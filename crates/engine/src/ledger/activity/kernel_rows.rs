@@ -12,13 +12,13 @@ use super::{KernelActivity, KernelNameState, ShapeCounts};
 
 /// Identifies a row.
 #[derive(PartialEq, Eq, Hash)]
-pub(in crate::ledger) enum KernelRowKey {
+pub(crate) enum KernelRowKey {
     Named(Arc<str>),
     Handle(LaunchTarget),
 }
 
 /// A row while it is computed. The result does not depend on the order of the handles.
-pub(in crate::ledger) struct KernelRow {
+pub(crate) struct KernelRow {
     view: KernelView,
     handles: HashSet<LaunchTarget>,
     last: Option<(u64, LaunchShape)>,
@@ -28,7 +28,7 @@ pub(in crate::ledger) struct KernelRow {
 }
 
 impl KernelRow {
-    pub(in crate::ledger) fn new(target: LaunchTarget, name: Option<&KernelNameState>) -> Self {
+    pub(crate) fn new(target: LaunchTarget, name: Option<&KernelNameState>) -> Self {
         let (name, name_source, unnamed_reason) = match (target, name) {
             (_, Some(KernelNameState::Known(name, source))) => {
                 (Some(Arc::clone(name)), Some(*source), None)
@@ -50,7 +50,7 @@ impl KernelRow {
     }
 
     /// Adds a handle. `before`: shapes of the previous kernel with this handle.
-    pub(in crate::ledger) fn add(
+    pub(crate) fn add(
         &mut self,
         handle: LaunchTarget,
         name: Option<&KernelNameState>,
@@ -95,7 +95,7 @@ impl KernelRow {
     }
 
     /// Returns the row, with the values that depend on all handles.
-    pub(in crate::ledger) fn finish(self) -> KernelView {
+    pub(crate) fn finish(self) -> KernelView {
         let Self { mut view, handles, last, shapes, other } = self;
         let mut counts: Vec<(LaunchShape, u64)> = shapes.into_iter().collect();
         counts.sort_unstable_by_key(|(shape, count)| (Reverse(*count), *shape));

@@ -23,7 +23,7 @@ struct DriverUsage {
 
 /// Devices of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Devices {
+pub(crate) struct Devices {
     /// GPU of each device ordinal.
     gpus: Box<[Option<GpuId>]>,
     /// The only device that the process can see: all its memory is there.
@@ -41,13 +41,13 @@ impl Devices {
     }
 
     /// The only device that the process can see, if there is just one.
-    pub(in crate::ledger) fn only(&self) -> Option<DeviceId> {
+    pub(crate) fn only(&self) -> Option<DeviceId> {
         self.only
     }
 
     /// Records that the process uses this device. If it differs from the only visible one, the
     /// process changed its environment before it called the driver.
-    pub(in crate::ledger) fn uses(&mut self, device: DeviceId) {
+    pub(crate) fn uses(&mut self, device: DeviceId) {
         self.only.take_if(|only| *only != device);
     }
 
@@ -67,19 +67,19 @@ impl Devices {
     }
 
     /// Driver-reported usage on all GPUs, if there is any.
-    pub(in crate::ledger) fn driver_bytes(&self) -> Option<u64> {
+    pub(crate) fn driver_bytes(&self) -> Option<u64> {
         let usage = self.driver_usage.iter();
         let all = usage.fold(0_u64, |sum, usage| sum.saturating_add(usage.bytes.0));
         (!self.driver_usage.is_empty()).then_some(all)
     }
 
     /// Clears the driver-reported usage.
-    pub(in crate::ledger) fn clear_driver_usage(&mut self) {
+    pub(crate) fn clear_driver_usage(&mut self) {
         self.driver_usage.clear();
     }
 
     /// Sets or clears the memory that graphs reserve on a device.
-    pub(in crate::ledger) fn set_graph_reserved(
+    pub(crate) fn set_graph_reserved(
         &mut self,
         device: DeviceId,
         reported: Option<DriverReported>,
@@ -88,12 +88,12 @@ impl Devices {
         self.graph_reserved.extend(reported.map(|reported| (device, reported)));
     }
 
-    pub(in crate::ledger) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
+    pub(crate) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
         self.gpus.get(usize::from(device.0)).copied().flatten()
     }
 
     /// GPU of a device. For memory whose device is unknown, the GPU if all such memory is on one.
-    pub(in crate::ledger) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
+    pub(crate) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
         match device {
             Some(device) => self.gpu(device),
             None => self.unplaced_on,
@@ -108,12 +108,7 @@ impl Devices {
     }
 
     /// Device memory on a GPU if known, else on the device with that ordinal.
-    pub(in crate::ledger) fn live_on(
-        &self,
-        totals: &Totals,
-        device: DeviceId,
-        gpu: Option<GpuId>,
-    ) -> ByteSum {
+    pub(crate) fn live_on(&self, totals: &Totals, device: DeviceId, gpu: Option<GpuId>) -> ByteSum {
         let here = |on: &&DeviceTotal| match (gpu, self.gpu_of(on.device)) {
             (Some(gpu), Some(other)) => gpu == other,
             _ => on.device == Some(device),
@@ -124,7 +119,7 @@ impl Devices {
 
     /// Devices with memory or reported values, in order; then memory without a known device; then
     /// driver-reported usage of GPUs that are not a known device.
-    pub(in crate::ledger) fn rows(&self, totals: &Totals) -> Vec<DeviceView> {
+    pub(crate) fn rows(&self, totals: &Totals) -> Vec<DeviceView> {
         let by_device = totals.devices();
         let mut known: Vec<DeviceId> = by_device.iter().filter_map(|on| on.device).collect();
         known.extend(self.graph_reserved.iter().map(|(device, _)| *device));
@@ -187,7 +182,7 @@ fn with(usage: DriverUsage, row: DeviceView) -> DeviceView {
 impl Process {
     /// Sets the GPUs of the devices. If the process can see only one device, all its memory is
     /// there.
-    pub(in crate::ledger) fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
+    pub(crate) fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
         self.devices.set_gpus(gpus);
         let used = self.totals.devices().iter().filter_map(|on| on.device);
         let used: Vec<_> = used.chain(self.contexts.devices()).collect();
@@ -200,13 +195,7 @@ impl Process {
 
     /// Applies the driver-reported usage on a GPU. If the driver lists no other GPU for the
     /// process, all memory allocated before the query is on this one.
-    pub(in crate::ledger) fn set_driver_usage(
-        &mut self,
-        event: &Event,
-        gpu: GpuId,
-        bytes: Bytes,
-        only: bool,
-    ) {
+    pub(crate) fn set_driver_usage(&mut self, event: &Event, gpu: GpuId, bytes: Bytes, only: bool) {
         // A GPU that the process no longer uses says nothing about the others.
         if bytes > Bytes(0) {
             self.devices.unplaced_on = None;
@@ -256,7 +245,7 @@ impl Process {
     }
 
     /// Updates all totals when the device of a live allocation becomes known.
-    pub(in crate::ledger) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
+    pub(crate) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
         if device == NO_DEVICE {
             return;
         }

@@ -10,10 +10,10 @@ use crate::snapshot::GpuView;
 
 /// Free memory by GPU, with its trend.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct GpuMemory {
+pub(crate) struct GpuMemory {
     gpus: BTreeMap<GpuId, GpuLevel>,
     /// Processes that have a GPU open and that the driver does not list.
-    pub(in crate::ledger) holders: Box<[DeviceHolder]>,
+    pub(crate) holders: Box<[DeviceHolder]>,
 }
 
 #[derive(Debug, Default)]
@@ -25,29 +25,29 @@ struct GpuLevel {
 
 impl GpuMemory {
     /// Sets the free memory of a GPU.
-    pub(in crate::ledger) fn set_free(&mut self, gpu: GpuId, free: Bytes, at: Timestamp) {
+    pub(crate) fn set_free(&mut self, gpu: GpuId, free: Bytes, at: Timestamp) {
         let level = self.gpus.entry(gpu).or_default();
         level.free = free;
         level.used.observe(at, used(free));
     }
 
     /// Forgets all reports.
-    pub(in crate::ledger) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.gpus.clear();
     }
 
     /// Free memory of a GPU, if known.
-    pub(in crate::ledger) fn free(&self, gpu: GpuId) -> Option<Bytes> {
+    pub(crate) fn free(&self, gpu: GpuId) -> Option<Bytes> {
         self.gpus.get(&gpu).map(|level| level.free)
     }
 
     /// The only GPU of the host, if there is just one: memory on an unknown device is there.
-    pub(in crate::ledger) fn only(&self) -> Option<GpuId> {
+    pub(crate) fn only(&self) -> Option<GpuId> {
         self.gpus.keys().next().copied().filter(|_| self.gpus.len() == 1)
     }
 
     /// Views of all GPUs, ordered by id.
-    pub(in crate::ledger) fn views(&self, at: Timestamp) -> Vec<GpuView> {
+    pub(crate) fn views(&self, at: Timestamp) -> Vec<GpuView> {
         let view = |(gpu, level): (&GpuId, &GpuLevel)| GpuView {
             gpu: *gpu,
             free_bytes: level.free,

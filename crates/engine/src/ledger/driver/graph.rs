@@ -32,9 +32,9 @@ const LAST_DEFAULT_STREAM: u64 = 2;
 
 /// A node was dropped because the limit was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ledger) struct NodeLimitReached {
+pub(crate) struct NodeLimitReached {
     /// Bytes that it would have allocated.
-    pub(in crate::ledger) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// An allocation node.
@@ -121,15 +121,15 @@ impl Ambiguous {
 
 /// Graphs, captures and graph execs of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Graphs {
+pub(crate) struct Graphs {
     captures: Vec<Capture>,
     /// Number of captures that ended without a graph.
-    pub(in crate::ledger) failed_captures: u64,
+    pub(crate) failed_captures: u64,
     graphs: HashMap<GraphId, Vec<TimedNode>>,
     execs: Owners<GraphExecId, GraphExec>,
     nodes: usize,
     /// Memory that each of the dropped graphs could have left allocated.
-    pub(in crate::ledger) dropped: AtRiskSizes,
+    pub(crate) dropped: AtRiskSizes,
     ambiguous: Ambiguous,
 }
 
@@ -181,20 +181,20 @@ impl Graphs {
     }
 
     /// Number of calls that may be nodes.
-    pub(in crate::ledger) const fn ambiguous_calls(&self) -> u64 {
+    pub(crate) const fn ambiguous_calls(&self) -> u64 {
         self.ambiguous.calls
     }
 
     /// Upper bound of the memory of ambiguous allocations beyond the listed memory; `listed`
     /// returns the bytes listed at an address. At most one allocation is live at an address.
-    pub(in crate::ledger) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> ByteSum {
+    pub(crate) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> ByteSum {
         let beyond = |(address, bytes): (&u64, &u64)| bytes.saturating_sub(listed(*address));
         let known = self.ambiguous.bytes.iter().map(beyond);
         known.fold(self.ambiguous.more, |sum, bytes| sum.plus(ByteSum::from(bytes)))
     }
 
     /// Whether any stream is capturing.
-    pub(in crate::ledger) fn capturing(&self) -> bool {
+    pub(crate) fn capturing(&self) -> bool {
         !self.captures.is_empty()
     }
 
@@ -211,7 +211,7 @@ impl Graphs {
     }
 
     /// Ends the captures of default streams of an ended thread. Other streams continue to capture.
-    pub(in crate::ledger) fn end_thread(&mut self, tid: Tid) {
+    pub(crate) fn end_thread(&mut self, tid: Tid) {
         let own = |capture: &Capture| {
             capture.thread == Some(tid) && capture.stream.0 <= LAST_DEFAULT_STREAM
         };
@@ -327,7 +327,7 @@ impl Graphs {
     }
 
     /// Memory that known nodes could allocate at addresses that are not live. Visits all nodes.
-    pub(in crate::ledger) fn potential(&self, live: impl Fn(u64) -> bool) -> ByteSum {
+    pub(crate) fn potential(&self, live: impl Fn(u64) -> bool) -> ByteSum {
         let nodes = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
         // A graph may have been instantiated before a free node was added.
         let nodes = nodes.flat_map(|nodes| allocations(nodes));
@@ -351,11 +351,7 @@ impl NodeLimitReached {
 
 impl Process {
     /// Applies a call on graphs or captures.
-    pub(in crate::ledger) fn graph(
-        &mut self,
-        event: &Event,
-        call: GraphCall,
-    ) -> Result<(), NodeLimitReached> {
+    pub(crate) fn graph(&mut self, event: &Event, call: GraphCall) -> Result<(), NodeLimitReached> {
         let Event { tid, time: at, entry_time: entered, .. } = *event;
         match call {
             GraphCall::CaptureBegan { stream, graph } => {
@@ -394,7 +390,7 @@ impl Process {
 
     /// Adds a node for a stream-ordered allocation during a capture; returns `None` without a
     /// capture.
-    pub(in crate::ledger) fn capture_allocation(
+    pub(crate) fn capture_allocation(
         &mut self,
         event: &Event,
         allocate: &Allocate,
@@ -419,7 +415,7 @@ impl Process {
     /// Adds a node for a stream-ordered free during a capture: of graph memory, or of an address
     /// that a node will allocate. A graph cannot free other memory, so a successful free of such
     /// memory does not belong to the capture.
-    pub(in crate::ledger) fn capture_free(
+    pub(crate) fn capture_free(
         &mut self,
         event: &Event,
         free: &Free,
@@ -484,7 +480,7 @@ impl Process {
 }
 
 /// Whether it was allocated by the launch of a graph.
-pub(in crate::ledger) fn is_of_graph(entry: &AllocationEntry) -> bool {
+pub(crate) fn is_of_graph(entry: &AllocationEntry) -> bool {
     entry.kind == MemoryKind::Graph || (entry.kind == MemoryKind::HostAsync && entry.pool() == NIL)
 }
 

@@ -33,7 +33,7 @@ struct LiveObject {
 
 /// CUDA objects of one process.
 #[derive(Debug)]
-pub(in crate::ledger) struct ObjectTable {
+pub(crate) struct ObjectTable {
     /// Limit of tracked objects, see [`MAX_LIVE_OBJECTS`].
     room: usize,
     live: Owners<ObjectKey, LiveObject>,
@@ -150,7 +150,7 @@ impl ObjectTable {
 
     /// Puts all objects with an unknown context in doubt, because a context ended that may have
     /// been theirs. Returns how many were not in doubt before. Visits all objects if there are any.
-    pub(in crate::ledger) fn doubt_unknown_contexts(&mut self) -> u64 {
+    pub(crate) fn doubt_unknown_contexts(&mut self) -> u64 {
         if self.contextless > 0 {
             self.live.values_mut().for_each(|live| live.doubtful |= live.contextless);
         }
@@ -158,14 +158,14 @@ impl ObjectTable {
     }
 
     /// Number of objects of a kind that began, and of those that ended.
-    pub(in crate::ledger) fn began_and_ended(&self, kind: ObjectKind) -> (u64, u64) {
+    pub(crate) fn began_and_ended(&self, kind: ObjectKind) -> (u64, u64) {
         let counts = &self.counts[kind.index()];
         (counts.created, counts.created.saturating_sub(counts.live))
     }
 
     /// Sites of the live objects of a kind that were created after the first time, up to the second.
     /// Empty if there are too many objects to search.
-    pub(in crate::ledger) fn created_in(
+    pub(crate) fn created_in(
         &self,
         kind: ObjectKind,
         (after, until): (Timestamp, Timestamp),
@@ -180,13 +180,13 @@ impl ObjectTable {
     }
 
     /// Kinds with at least one call.
-    pub(in crate::ledger) fn views(&self) -> Vec<ObjectView> {
+    pub(crate) fn views(&self) -> Vec<ObjectView> {
         let used = |view: &&ObjectView| view.created > 0 || view.unknown_destroys > 0;
         self.counts.iter().filter(used).copied().collect()
     }
 
     /// Tracked live objects that were created after a time.
-    pub(in crate::ledger) fn created_since(
+    pub(crate) fn created_since(
         &self,
         begin: Timestamp,
     ) -> impl Iterator<Item = (ObjectKind, Option<SiteId>)> {
@@ -197,7 +197,7 @@ impl ObjectTable {
 
 impl Process {
     /// Applies a create or destroy call.
-    pub(in crate::ledger) fn object(&mut self, event: &Event, call: ObjectCall) {
+    pub(crate) fn object(&mut self, event: &Event, call: ObjectCall) {
         match call {
             ObjectCall::Created { kind, handle, context, site } => {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
@@ -212,7 +212,7 @@ impl Process {
     }
 
     /// Ends all objects created in a context up to a given time, because the context ended.
-    pub(in crate::ledger) fn release_objects(&mut self, context: ContextId, until: Timestamp) {
+    pub(crate) fn release_objects(&mut self, context: ContextId, until: Timestamp) {
         self.objects.release(context, until, self.call.1, &mut self.sites);
     }
 }

@@ -20,7 +20,7 @@ const MAX_LISTED_OOMS: usize = 64;
 
 /// A rejected request of a process with a PyTorch cache: it frees cached memory and tries again.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ledger) struct OomRetry {
+pub(crate) struct OomRetry {
     pid: Pid,
     tid: Tid,
     /// Index in the list of errors.
@@ -37,7 +37,7 @@ impl OomRetry {
 }
 
 impl Ledger {
-    pub(in crate::ledger) fn record_oom(&mut self, event: &Event, failed: &FailedCall) {
+    pub(crate) fn record_oom(&mut self, event: &Event, failed: &FailedCall) {
         let Some(process) = self.running.get(&event.pid) else {
             return;
         };
@@ -63,7 +63,7 @@ impl Ledger {
     }
 
     /// Records that PyTorch's allocator gave up; the driver's rejections before are the same error.
-    pub(in crate::ledger) fn record_framework_oom(&mut self, event: &Event, call: &TensorEvent) {
+    pub(crate) fn record_framework_oom(&mut self, event: &Event, call: &TensorEvent) {
         let TensorOp::OutOfMemory { bytes, site } = call.op else { return };
         let framework = Some(FrameworkOom {
             requested: Bytes(bytes),
@@ -85,7 +85,7 @@ impl Ledger {
     }
 
     /// Checks whether an allocation satisfies a request that was rejected before.
-    pub(in crate::ledger) fn check_retries(&mut self, event: &Event) {
+    pub(crate) fn check_retries(&mut self, event: &Event) {
         let bytes = match &event.kind {
             EventKind::Allocate(allocate) if allocate.kind.takes_device_memory() => allocate.bytes,
             EventKind::Vmm(VmmCall::Create { bytes, .. }) => *bytes,
@@ -170,7 +170,7 @@ impl Ledger {
         holders
     }
 
-    pub(in crate::ledger) fn drain_ooms(&mut self) -> Vec<OutOfMemory> {
+    pub(crate) fn drain_ooms(&mut self) -> Vec<OutOfMemory> {
         self.oom_retries.clear();
         let mut all = std::mem::take(&mut self.out_of_memory);
         for one in &mut all {

@@ -104,7 +104,7 @@ struct ObjectCost {
 
 /// Memory of one process beyond its traced allocations.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Overhead {
+pub(crate) struct Overhead {
     accounts: [Account; OverheadCause::ALL.len()],
     costs: HashMap<(ObjectKind, Option<SiteId>), ObjectCost>,
     /// Last report whose change was assigned.
@@ -119,13 +119,13 @@ pub(in crate::ledger) struct Overhead {
     overlapped: u32,
     deferred: u32,
     /// Number of calls that return memory of pools, and of launches of graphs.
-    pub(in crate::ledger) pool_trims: u64,
-    pub(in crate::ledger) graph_launches: u64,
+    pub(crate) pool_trims: u64,
+    pub(crate) graph_launches: u64,
 }
 
 impl Overhead {
     /// Records a call that can change the driver's memory.
-    pub(in crate::ledger) fn record_call(&mut self, event: &Event) {
+    pub(crate) fn record_call(&mut self, event: &Event) {
         if matches!(
             event.kind,
             EventKind::Allocate(_)
@@ -143,7 +143,7 @@ impl Overhead {
     }
 
     /// Forgets the reports: the next one has no predecessor.
-    pub(in crate::ledger) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self { costs: std::mem::take(&mut self.costs), ..Self::default() };
     }
 
@@ -250,7 +250,7 @@ fn shares(
 impl Process {
     /// Applies a report of the driver: `queried_at` is the time of the query. Reports on several
     /// GPUs have the same time.
-    pub(in crate::ledger) fn measure_overhead(&mut self, queried_at: Timestamp) {
+    pub(crate) fn measure_overhead(&mut self, queried_at: Timestamp) {
         let driver = self.devices.driver_bytes().unwrap_or(0);
         let untracked = i128::from(driver) - i128::from(self.totals.live.bytes().0);
         let calls = self.calls_so_far();
@@ -352,7 +352,7 @@ impl Process {
     }
 
     /// Returns the memory beyond traced allocations, by cause.
-    pub(in crate::ledger) fn overhead_view(&self, registry: &SiteRegistry) -> OverheadView {
+    pub(crate) fn overhead_view(&self, registry: &SiteRegistry) -> OverheadView {
         let accounts = self.overhead.with_newest();
         let positive = |bytes: i128| Bytes(u64::try_from(bytes.max(0)).unwrap_or(u64::MAX));
         let view = |(cause, account): (OverheadCause, &Account)| CauseView {

@@ -75,7 +75,7 @@ enum UnmapEffect {
 
 /// Handles, mappings and reservations of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct PhysicalMemory {
+pub(crate) struct PhysicalMemory {
     handles: Owners<PhysicalHandleId, PhysicalHandle>,
     /// By start address. Mappings do not overlap.
     mappings: BTreeMap<u64, Mapping>,
@@ -85,32 +85,32 @@ pub(in crate::ledger) struct PhysicalMemory {
     mapped_only: ByteSum,
     count: u64,
     /// Device memory that ended when its count of references and mappings reached zero.
-    pub(in crate::ledger) ended: AtRiskSizes,
+    pub(crate) ended: AtRiskSizes,
 }
 
 impl PhysicalMemory {
     /// Size of the reserved address space.
-    pub(in crate::ledger) fn reserved(&self) -> Bytes {
+    pub(crate) fn reserved(&self) -> Bytes {
         self.reserved.bytes()
     }
 
     /// Start and end of all mappings.
-    pub(in crate::ledger) fn mapped(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u64)> {
         self.mappings.iter().map(|(start, mapping)| (*start, mapping.end))
     }
 
     /// Whether there has ever been a handle.
-    pub(in crate::ledger) fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.count > 0
     }
 
     /// Device memory that a single `cuMemUnmap` could end, over any number of handles.
-    pub(in crate::ledger) fn mapped_only(&self) -> ByteSum {
+    pub(crate) fn mapped_only(&self) -> ByteSum {
         self.mapped_only
     }
 
     /// Removes a handle that has ended.
-    pub(in crate::ledger) fn clear(&mut self, id: PhysicalHandleId) {
+    pub(crate) fn clear(&mut self, id: PhysicalHandleId) {
         let Some((_, handle)) = self.handles.remove(id) else { return };
         if handle.is_mapped_only() {
             self.mapped_only.subtract(handle.device_bytes);
@@ -244,7 +244,7 @@ fn key(handle: PhysicalHandleId) -> AllocationKey {
 
 impl Process {
     /// Applies a call on physical memory.
-    pub(in crate::ledger) fn vmm(&mut self, event: &Event, call: VmmCall) {
+    pub(crate) fn vmm(&mut self, event: &Event, call: VmmCall) {
         match call {
             VmmCall::Create { handle, bytes, location, site } => {
                 self.create(event, handle, bytes, location, site);

@@ -50,7 +50,7 @@ struct DevicePools {
 
 /// Memory pools of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Pools {
+pub(crate) struct Pools {
     slots: Slots<Pool>,
     by_id: HashMap<PoolId, u32>,
     devices: Vec<DevicePools>,
@@ -76,13 +76,13 @@ impl Pools {
     }
 
     /// Index of a pool; adds it if it is new.
-    pub(in crate::ledger) fn index_of(&mut self, id: PoolId) -> u32 {
+    pub(crate) fn index_of(&mut self, id: PoolId) -> u32 {
         let known = self.by_id.get(&id).copied();
         known.unwrap_or_else(|| self.open(Some(id), None))
     }
 
     /// Pool of a device for allocations that do not name one.
-    pub(in crate::ledger) fn current_pool_of(&mut self, device: DeviceId) -> u32 {
+    pub(crate) fn current_pool_of(&mut self, device: DeviceId) -> u32 {
         let DevicePools { default, current, .. } = *self.of(device);
         if current != NIL {
             return current;
@@ -96,7 +96,7 @@ impl Pools {
     }
 
     /// Pool of a context whose device is unknown.
-    pub(in crate::ledger) fn pool_of_context(&mut self, context: u32) -> u32 {
+    pub(crate) fn pool_of_context(&mut self, context: u32) -> u32 {
         if let Some(index) = self.unplaced.get(&context) {
             return *index;
         }
@@ -106,17 +106,17 @@ impl Pools {
     }
 
     /// Handle of a pool, if known.
-    pub(in crate::ledger) fn id(&self, index: u32) -> Option<PoolId> {
+    pub(crate) fn id(&self, index: u32) -> Option<PoolId> {
         self.slots.get(index)?.id
     }
 
     /// Location of a pool's memory.
-    pub(in crate::ledger) fn location(&self, index: u32) -> Option<MemoryLocation> {
+    pub(crate) fn location(&self, index: u32) -> Option<MemoryLocation> {
         self.slots.get(index)?.location
     }
 
     /// Location of a pool's memory, by its handle.
-    pub(in crate::ledger) fn location_of(&self, id: PoolId) -> Option<MemoryLocation> {
+    pub(crate) fn location_of(&self, id: PoolId) -> Option<MemoryLocation> {
         self.location(self.by_id.get(&id).copied()?)
     }
 
@@ -129,7 +129,7 @@ impl Pools {
     }
 
     /// Called when the context has ended: its device will never become known.
-    pub(in crate::ledger) fn forget_context(&mut self, context: u32) {
+    pub(crate) fn forget_context(&mut self, context: u32) {
         if let Some(index) = self.unplaced.remove(&context) {
             self.close(index);
         }
@@ -216,7 +216,7 @@ impl Pools {
     }
 
     /// Counts a new allocation.
-    pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn add(&mut self, entry: &AllocationEntry) {
         if entry.pool() != NIL
             && let Some(pool) = self.slots.get_mut(entry.pool())
         {
@@ -226,7 +226,7 @@ impl Pools {
     }
 
     /// Removes an allocation from the count.
-    pub(in crate::ledger) fn subtract(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn subtract(&mut self, entry: &AllocationEntry) {
         if entry.pool() != NIL
             && let Some(pool) = self.slots.get_mut(entry.pool())
         {
@@ -239,7 +239,7 @@ impl Pools {
     }
 
     /// Pools with allocations or a known reserve, by device; host memory and unknown devices last.
-    pub(in crate::ledger) fn views(&self) -> Vec<PoolView> {
+    pub(crate) fn views(&self) -> Vec<PoolView> {
         let shown = |pool: &&Pool| pool.allocations > 0 || pool.reserved.is_some();
         let (named, unknown): (Vec<&Pool>, Vec<&Pool>) = self
             .slots
@@ -280,7 +280,7 @@ impl Pool {
 
 impl Process {
     /// Applies a call on a pool.
-    pub(in crate::ledger) fn pool(&mut self, event: &Event, call: PoolCall) {
+    pub(crate) fn pool(&mut self, event: &Event, call: PoolCall) {
         match call {
             PoolCall::Created { pool, location } => self.pools.create(pool, location, event.time),
             PoolCall::Destroyed { pool } => self.pools.destroy(pool, event.entry_time),
@@ -308,7 +308,7 @@ impl Process {
     }
 
     /// Returns kind, pool and device of a stream-ordered allocation.
-    pub(in crate::ledger) fn pooled(
+    pub(crate) fn pooled(
         &mut self,
         allocate: &Allocate,
         context: u32,
@@ -329,7 +329,7 @@ impl Process {
     }
 
     /// Called when the device of a context becomes known.
-    pub(in crate::ledger) fn set_pool_device(&mut self, context: u32, device: DeviceId) {
+    pub(crate) fn set_pool_device(&mut self, context: u32, device: DeviceId) {
         if let Some((from, to)) = self.pools.remove_unplaced(context, device) {
             self.move_pool(from, to, device);
         }

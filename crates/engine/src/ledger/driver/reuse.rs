@@ -17,13 +17,13 @@ use crate::model::units::Timestamp;
 const MAX_PENDING: usize = 65_536;
 
 /// Whether an owner that exists since the return of a call existed when another call was entered.
-pub(in crate::ledger) fn existed(since: Timestamp, entered: Timestamp) -> bool {
+pub(crate) fn existed(since: Timestamp, entered: Timestamp) -> bool {
     since <= entered
 }
 
 /// Numbers by key; a number of 0 takes no space.
 #[derive(Debug)]
-pub(in crate::ledger) struct Counts<K>(HashMap<K, u64>);
+pub(crate) struct Counts<K>(HashMap<K, u64>);
 
 impl<K> Default for Counts<K> {
     fn default() -> Self {
@@ -32,12 +32,12 @@ impl<K> Default for Counts<K> {
 }
 
 impl<K: Copy + Eq + Hash> Counts<K> {
-    pub(in crate::ledger) fn add(&mut self, key: K, count: u64) {
+    pub(crate) fn add(&mut self, key: K, count: u64) {
         *self.0.entry(key).or_insert(0) += count;
     }
 
     /// Takes one away; returns whether there was one.
-    pub(in crate::ledger) fn take(&mut self, key: K) -> bool {
+    pub(crate) fn take(&mut self, key: K) -> bool {
         let Some(count) = self.0.get_mut(&key) else { return false };
         *count -= 1;
         if *count == 0 {
@@ -47,18 +47,18 @@ impl<K: Copy + Eq + Hash> Counts<K> {
     }
 
     /// Takes all away; returns their number.
-    pub(in crate::ledger) fn take_all(&mut self, key: K) -> u64 {
+    pub(crate) fn take_all(&mut self, key: K) -> u64 {
         self.0.remove(&key).unwrap_or(0)
     }
 
-    pub(in crate::ledger) fn contains(&self, key: K) -> bool {
+    pub(crate) fn contains(&self, key: K) -> bool {
         self.0.contains_key(&key)
     }
 }
 
 /// Owners of names, each since the return of the call that created it.
 #[derive(Debug)]
-pub(in crate::ledger) struct Owners<K, V> {
+pub(crate) struct Owners<K, V> {
     live: HashMap<K, (Timestamp, V)>,
     /// Calls that ended older owners and have not returned.
     pending: Counts<K>,
@@ -71,56 +71,56 @@ impl<K, V> Default for Owners<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Owners<K, V> {
-    pub(in crate::ledger) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live.len()
     }
 
-    pub(in crate::ledger) fn get(&self, key: K) -> Option<&V> {
+    pub(crate) fn get(&self, key: K) -> Option<&V> {
         self.live.get(&key).map(|(_, owner)| owner)
     }
 
-    pub(in crate::ledger) fn get_mut(&mut self, key: K) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
         self.live.get_mut(&key).map(|(_, owner)| owner)
     }
 
     /// All owners with their names and times.
-    pub(in crate::ledger) fn iter(&self) -> impl Iterator<Item = (K, Timestamp, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, Timestamp, &V)> {
         self.live.iter().map(|(key, (since, owner))| (*key, *since, owner))
     }
 
-    pub(in crate::ledger) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.live.values_mut().map(|(_, owner)| owner)
     }
 
     /// Gives a name to a new owner; returns the older one, which has ended.
-    pub(in crate::ledger) fn insert(&mut self, key: K, since: Timestamp, owner: V) -> Option<V> {
+    pub(crate) fn insert(&mut self, key: K, since: Timestamp, owner: V) -> Option<V> {
         self.live.insert(key, (since, owner)).map(|(_, older)| older)
     }
 
     /// Removes an owner, with the time since which it exists.
-    pub(in crate::ledger) fn remove(&mut self, key: K) -> Option<(Timestamp, V)> {
+    pub(crate) fn remove(&mut self, key: K) -> Option<(Timestamp, V)> {
         self.live.remove(&key)
     }
 
     /// Whether a call that was entered at this time is about the owner.
-    pub(in crate::ledger) fn is_about(&self, key: K, entered: Timestamp) -> bool {
+    pub(crate) fn is_about(&self, key: K, entered: Timestamp) -> bool {
         self.live.get(&key).is_some_and(|(since, _)| existed(*since, entered))
     }
 
     /// Removes the owner that a call entered at this time is about.
-    pub(in crate::ledger) fn end(&mut self, key: K, entered: Timestamp) -> Option<V> {
+    pub(crate) fn end(&mut self, key: K, entered: Timestamp) -> Option<V> {
         self.is_about(key, entered).then(|| self.remove(key))?.map(|(_, owner)| owner)
     }
 
     /// Records that calls which end an older owner have not returned.
-    pub(in crate::ledger) fn expect_end(&mut self, key: K, calls: u64) {
+    pub(crate) fn expect_end(&mut self, key: K, calls: u64) {
         if calls > 0 && (self.pending.0.len() < MAX_PENDING || self.pending.contains(key)) {
             self.pending.add(key, calls);
         }
     }
 
     /// Matches a call that is not about the owner; returns whether one was pending.
-    pub(in crate::ledger) fn match_pending(&mut self, key: K) -> bool {
+    pub(crate) fn match_pending(&mut self, key: K) -> bool {
         self.pending.take(key)
     }
 }

@@ -2,7 +2,7 @@
 
 /// Values by index. Indices of removed values are used again.
 #[derive(Debug)]
-pub(in crate::ledger) struct Slots<T> {
+pub(crate) struct Slots<T> {
     slots: Vec<Option<T>>,
     vacant: Vec<u32>,
 }
@@ -14,7 +14,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    pub(in crate::ledger) fn insert(&mut self, value: T) -> u32 {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
         if let Some(index) = self.vacant.pop() {
             self.slots[index as usize] = Some(value);
             return index;
@@ -23,16 +23,16 @@ impl<T> Slots<T> {
         self.slots.len() as u32 - 1
     }
 
-    pub(in crate::ledger) fn get(&self, index: u32) -> Option<&T> {
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.as_ref()
     }
 
-    pub(in crate::ledger) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
     }
 
     /// Removes a value that matches.
-    pub(in crate::ledger) fn remove_if(
+    pub(crate) fn remove_if(
         &mut self,
         index: u32,
         matches: impl FnOnce(&mut T) -> bool,
@@ -43,12 +43,12 @@ impl<T> Slots<T> {
     }
 
     /// All values, in arbitrary order.
-    pub(in crate::ledger) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()
     }
 
     /// Number of indices, used or not.
-    pub(in crate::ledger) fn indices(&self) -> usize {
+    pub(crate) fn indices(&self) -> usize {
         self.slots.len()
     }
 }

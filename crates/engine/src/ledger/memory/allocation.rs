@@ -15,41 +15,41 @@ use crate::model::memory_kind::MemoryKind;
 use crate::model::units::Timestamp;
 
 /// Index of an entry; stable while the allocation is live.
-pub(in crate::ledger) type Slot = u32;
+pub(crate) type Slot = u32;
 
 /// Marks a missing slot, owner, thread or site.
-pub(in crate::ledger) const NIL: u32 = u32::MAX;
+pub(crate) const NIL: u32 = u32::MAX;
 
 /// Unknown device: an ordinal that no device has.
-pub(in crate::ledger) const NO_DEVICE: DeviceId = DeviceId(u16::MAX);
+pub(crate) const NO_DEVICE: DeviceId = DeviceId(u16::MAX);
 
 /// Entries per chunk.
 const CHUNK: usize = 256;
 
 /// One live allocation.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ledger) struct AllocationEntry {
+pub(crate) struct AllocationEntry {
     value: u64,
-    pub(in crate::ledger) bytes: u64,
+    pub(crate) bytes: u64,
     /// Return time of the allocating call.
-    pub(in crate::ledger) returned_at: Timestamp,
+    pub(crate) returned_at: Timestamp,
     /// Index of the allocating thread; [`NIL`] marks a vacant entry.
-    pub(in crate::ledger) thread: u32,
+    pub(crate) thread: u32,
     /// Index of the owner, or [`NIL`]: the pool for stream-ordered memory, which outlives contexts,
     /// else the context.
     owner: u32,
     site: u32,
     /// Ring of the thread's allocations of the same size, oldest first.
-    pub(in crate::ledger) same_previous: Slot,
-    pub(in crate::ledger) same_next: Slot,
+    pub(crate) same_previous: Slot,
+    pub(crate) same_next: Slot,
     /// The thread's allocations in order of arrival.
-    pub(in crate::ledger) older: Slot,
-    pub(in crate::ledger) younger: Slot,
+    pub(crate) older: Slot,
+    pub(crate) younger: Slot,
     /// The thread's tree of sizes; contains only the oldest allocation of each size.
-    pub(in crate::ledger) smaller: Slot,
-    pub(in crate::ledger) bigger: Slot,
+    pub(crate) smaller: Slot,
+    pub(crate) bigger: Slot,
     device: DeviceId,
-    pub(in crate::ledger) kind: MemoryKind,
+    pub(crate) kind: MemoryKind,
     space: AddressType,
 }
 
@@ -73,7 +73,7 @@ impl AllocationEntry {
     };
 
     /// Creates an entry that is not linked yet.
-    pub(in crate::ledger) fn new(new: &NewAllocation, returned_at: Timestamp, thread: u32) -> Self {
+    pub(crate) fn new(new: &NewAllocation, returned_at: Timestamp, thread: u32) -> Self {
         let NewAllocation {
             key: AllocationKey { space, value },
             kind,
@@ -88,59 +88,59 @@ impl AllocationEntry {
         Self { value, bytes, returned_at, thread, owner, site, device, kind, space, ..Self::VACANT }
     }
 
-    pub(in crate::ledger) fn key(&self) -> AllocationKey {
+    pub(crate) fn key(&self) -> AllocationKey {
         AllocationKey { space: self.space, value: self.value }
     }
 
-    pub(in crate::ledger) fn device(&self) -> Option<DeviceId> {
+    pub(crate) fn device(&self) -> Option<DeviceId> {
         (self.device != NO_DEVICE).then_some(self.device)
     }
 
-    pub(in crate::ledger) fn set_device(&mut self, device: DeviceId) {
+    pub(crate) fn set_device(&mut self, device: DeviceId) {
         self.device = device;
     }
 
     /// Index of its context, or [`NIL`].
-    pub(in crate::ledger) fn context(&self) -> u32 {
+    pub(crate) fn context(&self) -> u32 {
         if self.kind.is_pooled() { NIL } else { self.owner }
     }
 
     /// Index of its pool, or [`NIL`].
-    pub(in crate::ledger) fn pool(&self) -> u32 {
+    pub(crate) fn pool(&self) -> u32 {
         if self.kind.is_pooled() { self.owner } else { NIL }
     }
 
-    pub(in crate::ledger) fn set_pool(&mut self, pool: u32) {
+    pub(crate) fn set_pool(&mut self, pool: u32) {
         self.owner = pool;
     }
 
-    pub(in crate::ledger) fn site(&self) -> Option<SiteId> {
+    pub(crate) fn site(&self) -> Option<SiteId> {
         (self.site != NIL).then_some(SiteId(self.site))
     }
 
     /// Device memory that it uses.
-    pub(in crate::ledger) fn device_bytes(&self) -> u64 {
+    pub(crate) fn device_bytes(&self) -> u64 {
         if self.kind.takes_device_memory() { self.bytes } else { 0 }
     }
 }
 
 /// Properties of a new allocation.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ledger) struct NewAllocation {
-    pub(in crate::ledger) key: AllocationKey,
-    pub(in crate::ledger) kind: MemoryKind,
-    pub(in crate::ledger) bytes: u64,
+pub(crate) struct NewAllocation {
+    pub(crate) key: AllocationKey,
+    pub(crate) kind: MemoryKind,
+    pub(crate) bytes: u64,
     /// Index of its pool for stream-ordered memory, else of its context; or [`NIL`].
-    pub(in crate::ledger) owner: u32,
-    pub(in crate::ledger) device: Option<DeviceId>,
-    pub(in crate::ledger) site: Option<SiteId>,
+    pub(crate) owner: u32,
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) site: Option<SiteId>,
     /// Written to the change log only; the ledger does not keep it.
-    pub(in crate::ledger) stream: Option<StreamId>,
+    pub(crate) stream: Option<StreamId>,
 }
 
 impl NewAllocation {
     /// An allocation without owner, device or site.
-    pub(in crate::ledger) fn plain(key: AllocationKey, kind: MemoryKind, bytes: u64) -> Self {
+    pub(crate) fn plain(key: AllocationKey, kind: MemoryKind, bytes: u64) -> Self {
         Self { key, kind, bytes, owner: NIL, device: None, site: None, stream: None }
     }
 }
@@ -166,7 +166,7 @@ impl Chunk {
 
 /// Entries by slot.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Slab {
+pub(crate) struct Slab {
     chunks: Vec<Chunk>,
     /// Chunks with a vacant entry.
     roomy: Vec<u32>,
@@ -229,12 +229,12 @@ impl Slab {
     }
 
     /// One more than the highest slot ever used.
-    pub(in crate::ledger) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
     /// All live entries, in arbitrary order.
-    pub(in crate::ledger) fn iter(&self) -> impl Iterator<Item = (Slot, &AllocationEntry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &AllocationEntry)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             let first = (number * CHUNK) as u32;
             (first..).zip(&chunk.entries).filter(|(_, entry)| entry.thread != NIL)
@@ -258,21 +258,21 @@ impl IndexMut<Slot> for Slab {
 
 /// The live allocations of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Allocations {
-    pub(in crate::ledger) slab: Slab,
+pub(crate) struct Allocations {
+    pub(crate) slab: Slab,
     index: HashTable<Slot>,
     hasher: DefaultHashBuilder,
 }
 
 impl Allocations {
     /// Live allocation with this key.
-    pub(in crate::ledger) fn find(&self, key: AllocationKey) -> Option<Slot> {
+    pub(crate) fn find(&self, key: AllocationKey) -> Option<Slot> {
         let hash = hash(&self.hasher, key);
         self.index.find(hash, |&slot| self.slab[slot].key() == key).copied()
     }
 
     /// Adds an allocation; its key must not be live.
-    pub(in crate::ledger) fn insert(&mut self, entry: AllocationEntry) -> Slot {
+    pub(crate) fn insert(&mut self, entry: AllocationEntry) -> Slot {
         let slot = self.slab.insert(entry);
         let Self { slab, index, hasher } = self;
         index
@@ -281,7 +281,7 @@ impl Allocations {
     }
 
     /// Removes an allocation that is no longer linked.
-    pub(in crate::ledger) fn remove(&mut self, slot: Slot) -> AllocationEntry {
+    pub(crate) fn remove(&mut self, slot: Slot) -> AllocationEntry {
         let Self { slab, index, hasher } = self;
         let hash_of = |slot: &Slot| hash(hasher, slab[*slot].key());
         if let Ok(found) = index.find_entry(hash_of(&slot), |&other| other == slot) {
@@ -294,7 +294,7 @@ impl Allocations {
     }
 
     /// Removes many allocations that are no longer linked.
-    pub(in crate::ledger) fn remove_all(&mut self, slots: &[Slot]) {
+    pub(crate) fn remove_all(&mut self, slots: &[Slot]) {
         if slots.len() < self.index.len() / 4 {
             for slot in slots {
                 self.remove(*slot);
@@ -311,12 +311,12 @@ impl Allocations {
     }
 
     /// Slots of the allocations that match `wanted`. Visits all live allocations.
-    pub(in crate::ledger) fn select(&self, wanted: impl Fn(&AllocationEntry) -> bool) -> Vec<Slot> {
+    pub(crate) fn select(&self, wanted: impl Fn(&AllocationEntry) -> bool) -> Vec<Slot> {
         self.slab.iter().filter(|(_, entry)| wanted(entry)).map(|(slot, _)| slot).collect()
     }
 
     /// A number that traced programs cannot know, see [`super::size_index`].
-    pub(in crate::ledger) fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.hasher.hash_one(0_u64)
     }
 }

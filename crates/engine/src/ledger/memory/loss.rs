@@ -80,7 +80,7 @@ use super::totals::ByteSum;
 const MAX_SCANNED_ENTRIES: usize = 1000;
 
 /// Counts a received call in the class in which its loss would have been counted.
-pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKind) {
+pub(crate) const fn receive(calls: &mut ReceivedCalls, kind: &EventKind) {
     match kind {
         EventKind::Allocate(_)
         | EventKind::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
@@ -96,19 +96,19 @@ pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKi
 
 /// Sizes of allocations of which each lost record can hide one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::ledger) struct AtRiskSizes {
+pub(crate) struct AtRiskSizes {
     sum: ByteSum,
     largest: ByteSum,
 }
 
 impl AtRiskSizes {
-    pub(in crate::ledger) fn add(&mut self, bytes: ByteSum) {
+    pub(crate) fn add(&mut self, bytes: ByteSum) {
         self.sum = self.sum.plus(bytes);
         self.largest = self.largest.max(bytes);
     }
 
     /// Upper bound of the bytes that `records` lost records can hide.
-    pub(in crate::ledger) fn at_most(&self, records: u64) -> ByteSum {
+    pub(crate) fn at_most(&self, records: u64) -> ByteSum {
         self.sum.min(self.largest.times(records))
     }
 }
@@ -150,13 +150,13 @@ impl LossMark {
 
 /// Losses of one process and the memory that they put in doubt.
 #[derive(Debug)]
-pub(in crate::ledger) struct Losses {
+pub(crate) struct Losses {
     /// Losses of this process.
-    pub(in crate::ledger) own: LostTotals,
+    pub(crate) own: LostTotals,
     /// Losses of unknown processes since this one is known.
-    pub(in crate::ledger) shared: LostTotals,
+    pub(crate) shared: LostTotals,
     /// Frees that a capture may have recorded instead: the memory may or may not be freed.
-    pub(in crate::ledger) ambiguous: LostTotals,
+    pub(crate) ambiguous: LostTotals,
     /// Device memory whose end the ledger inferred.
     implied_free_bytes: ByteSum,
     /// Memory that lost frees can have ended.
@@ -183,7 +183,7 @@ impl Default for Losses {
 
 impl Losses {
     /// Adds an allocation.
-    pub(in crate::ledger) fn begin(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn begin(&mut self, entry: &AllocationEntry) {
         self.newest = self.newest.max(entry.returned_at);
         for mark in [&mut self.frees, &mut self.other] {
             if mark.covers(entry) {
@@ -193,7 +193,7 @@ impl Losses {
     }
 
     /// Removes an allocation.
-    pub(in crate::ledger) fn end(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn end(&mut self, entry: &AllocationEntry) {
         for mark in [&mut self.frees, &mut self.other] {
             if mark.covers(entry) {
                 mark.listed.subtract(entry.device_bytes());
@@ -203,7 +203,7 @@ impl Losses {
 
     /// Records losses up to that time, while `live` bytes were listed; `ends` of the lost records
     /// can hide the end of an allocation.
-    pub(in crate::ledger) fn record_loss(
+    pub(crate) fn record_loss(
         &mut self,
         lost: &LostDelta,
         shared: bool,
@@ -222,34 +222,34 @@ impl Losses {
     }
 
     /// Records a free that may be a node of a capture instead.
-    pub(in crate::ledger) fn doubt_free(&mut self, at: Timestamp, live: ByteSum) {
+    pub(crate) fn doubt_free(&mut self, at: Timestamp, live: ByteSum) {
         self.ambiguous.counts.frees = self.ambiguous.frees.saturating_add(1);
         self.frees.set(at.max(self.newest), live);
     }
 
     /// Records that an unknown context may have ended.
-    pub(in crate::ledger) fn mark_possible_context_end(&mut self, at: Timestamp, live: ByteSum) {
+    pub(crate) fn mark_possible_context_end(&mut self, at: Timestamp, live: ByteSum) {
         self.other.set(at.max(self.newest), live);
     }
 
     /// Records device memory whose end the ledger inferred.
-    pub(in crate::ledger) fn record_implied_free(&mut self, bytes: ByteSum) {
+    pub(crate) fn record_implied_free(&mut self, bytes: ByteSum) {
         self.implied_free_bytes = self.implied_free_bytes.plus(bytes);
     }
 
     /// Number of lost records other than allocations and frees.
-    pub(in crate::ledger) fn other_lost(&self) -> u64 {
+    pub(crate) fn other_lost(&self) -> u64 {
         self.own.other.saturating_add(self.shared.other)
     }
 
     /// Whether there are such losses.
-    pub(in crate::ledger) fn has_other_lost(&self) -> bool {
+    pub(crate) fn has_other_lost(&self) -> bool {
         self.other_lost() > 0
     }
 
     /// Bytes of lost allocations of this process, and of inferred ends that may be wrong: after a
     /// loss, or in a process that is older than the trace.
-    pub(in crate::ledger) fn unlisted_bytes(&self, before_trace: bool) -> ByteSum {
+    pub(crate) fn unlisted_bytes(&self, before_trace: bool) -> ByteSum {
         let lost = ByteSum::from(self.own.allocated_bytes);
         if self.has_other_lost() || before_trace {
             lost.plus(self.implied_free_bytes)
@@ -259,19 +259,19 @@ impl Losses {
     }
 
     /// Listed bytes that lost records other than frees can have ended.
-    pub(in crate::ledger) fn ended_with_context(&self) -> ByteSum {
+    pub(crate) fn ended_with_context(&self) -> ByteSum {
         if self.has_other_lost() { self.other.listed } else { ByteSum::default() }
     }
 
     /// Listed bytes that lost frees can have ended, whatever their number, if there are any.
-    pub(in crate::ledger) fn before_lost_frees(&self) -> ByteSum {
+    pub(crate) fn before_lost_frees(&self) -> ByteSum {
         self.frees.listed
     }
 }
 
 /// Upper bound of the device memory that `count` lost frees can have ended: each of them one
 /// allocation, or one of them all of `mapped_only`.
-pub(in crate::ledger) fn ended_by<'a>(
+pub(crate) fn ended_by<'a>(
     count: u64,
     mapped_only: ByteSum,
     slabs_and_walks: impl Fn() -> Vec<(&'a Slab, SizeIter<'a>)>,

@@ -39,7 +39,7 @@ impl LevelPeak {
 
 /// Bounds of a peak.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct PeakBounds {
+pub(crate) struct PeakBounds {
     recent: VecDeque<LevelPoint>,
     /// Lower bound of the peak of the points that are no longer recent.
     low: LevelPeak,
@@ -51,14 +51,14 @@ pub(in crate::ledger) struct PeakBounds {
 
 impl PeakBounds {
     /// Bounds of the peak from a time on, with that much live memory.
-    pub(in crate::ledger) fn starting_with(live: Bytes, at: Timestamp) -> Self {
+    pub(crate) fn starting_with(live: Bytes, at: Timestamp) -> Self {
         let level = i128::from(live.0);
         let first = LevelPoint { at, low: level, high: level };
         Self { recent: VecDeque::from([first]), level, ..Self::default() }
     }
 
     /// Adds memory allocated by a call that lasted from `entered` to `at`.
-    pub(in crate::ledger) fn add(&mut self, (entered, at): (Timestamp, Timestamp), bytes: u64) {
+    pub(crate) fn add(&mut self, (entered, at): (Timestamp, Timestamp), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level += bytes;
         let before = self.before(entered);
@@ -84,11 +84,7 @@ impl PeakBounds {
     }
 
     /// Subtracts memory freed by a call that lasted from `entered` to `at`.
-    pub(in crate::ledger) fn subtract(
-        &mut self,
-        (entered, at): (Timestamp, Timestamp),
-        bytes: u64,
-    ) {
+    pub(crate) fn subtract(&mut self, (entered, at): (Timestamp, Timestamp), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level -= bytes;
         let before = self.before(entered);
@@ -103,7 +99,7 @@ impl PeakBounds {
 
     /// Corrects a free: memory that seemed to be freed by a call entered at `until` was freed by
     /// one entered at `from`.
-    pub(in crate::ledger) fn correct_end(&mut self, from: Timestamp, until: Timestamp, bytes: u64) {
+    pub(crate) fn correct_end(&mut self, from: Timestamp, until: Timestamp, bytes: u64) {
         let bytes = i128::from(bytes);
         if from <= self.low.at && self.low.at < until {
             self.low.level -= bytes;
@@ -114,7 +110,7 @@ impl PeakBounds {
     }
 
     /// Lower and upper bound of the peak, if they differ.
-    pub(in crate::ledger) fn bounds(&self) -> Option<(Bytes, Bytes)> {
+    pub(crate) fn bounds(&self) -> Option<(Bytes, Bytes)> {
         let (low, high) = self.range();
         (low < high).then_some((low, high))
     }

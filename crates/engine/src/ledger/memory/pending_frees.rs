@@ -14,39 +14,39 @@ const MAX_PENDING_KEYS: usize = 65_536;
 
 /// An allocation that was ended by reuse.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ledger) struct PendingFree {
+pub(crate) struct PendingFree {
     /// Its context.
-    pub(in crate::ledger) context: Option<ContextId>,
+    pub(crate) context: Option<ContextId>,
     /// Its device.
-    pub(in crate::ledger) device: Option<DeviceId>,
+    pub(crate) device: Option<DeviceId>,
     /// Return time of the call that allocated it.
-    pub(in crate::ledger) allocated_at: Timestamp,
+    pub(crate) allocated_at: Timestamp,
     /// When the reuse of its key was seen.
-    pub(in crate::ledger) at: Timestamp,
+    pub(crate) at: Timestamp,
     /// Entry time of the call that reused the key.
-    pub(in crate::ledger) entered: Timestamp,
+    pub(crate) entered: Timestamp,
     /// Device memory that it used.
-    pub(in crate::ledger) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Pending frees of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct PendingFrees {
+pub(crate) struct PendingFrees {
     by_key: HashMap<AllocationKey, Vec<PendingFree>>,
     /// Number of pending frees.
-    pub(in crate::ledger) count: u64,
+    pub(crate) count: u64,
     /// Return times of frees whose allocating call may be in progress.
     early: HashMap<AllocationKey, Timestamp>,
     /// Number of frees that may be of memory whose allocating call overlaps with them.
-    pub(in crate::ledger) racing: u64,
+    pub(crate) racing: u64,
     /// Return time of the last call that released memory without a free.
-    pub(in crate::ledger) released_at: Timestamp,
+    pub(crate) released_at: Timestamp,
 }
 
 impl PendingFrees {
     /// Records that a live allocation was ended by reuse, with the number of frees that are pending
     /// for it.
-    pub(in crate::ledger) fn add(&mut self, key: AllocationKey, frees: u64, pending: PendingFree) {
+    pub(crate) fn add(&mut self, key: AllocationKey, frees: u64, pending: PendingFree) {
         self.count += frees;
         let known = self.by_key.contains_key(&key);
         if known || self.by_key.len() < MAX_PENDING_KEYS {
@@ -56,7 +56,7 @@ impl PendingFrees {
 
     /// Matches a free that is not for a live allocation: returns the youngest pending one that
     /// existed when the free was entered.
-    pub(in crate::ledger) fn match_free(
+    pub(crate) fn match_free(
         &mut self,
         key: AllocationKey,
         entered: Timestamp,
@@ -72,7 +72,7 @@ impl PendingFrees {
     }
 
     /// Records a free of unknown memory that returned at this time.
-    pub(in crate::ledger) fn add_early(&mut self, key: AllocationKey, returned: Timestamp) {
+    pub(crate) fn add_early(&mut self, key: AllocationKey, returned: Timestamp) {
         if self.early.len() < MAX_PENDING_KEYS {
             self.early.insert(key, returned);
         }
@@ -80,11 +80,7 @@ impl PendingFrees {
 
     /// Whether memory that was allocated by a call entered at this time may have been freed already:
     /// another thread freed the address while the call was in progress.
-    pub(in crate::ledger) fn match_early(
-        &mut self,
-        key: AllocationKey,
-        entered: Timestamp,
-    ) -> bool {
+    pub(crate) fn match_early(&mut self, key: AllocationKey, entered: Timestamp) -> bool {
         let early = if self.early.is_empty() { None } else { self.early.remove(&key) };
         let is_racing = early.is_some_and(|returned| returned >= entered);
         self.racing += u64::from(is_racing);
@@ -93,7 +89,7 @@ impl PendingFrees {
 
     /// Removes allocations that may have ended with a context, in a call entered at that time,
     /// without a free: they existed then and were ended by reuse since. Returns them.
-    pub(in crate::ledger) fn release_context(
+    pub(crate) fn release_context(
         &mut self,
         context: ContextId,
         entered: Timestamp,

@@ -7,13 +7,13 @@ const MAX_RECENT_FREES: usize = 4096;
 
 /// The most recently freed keys, in a ring that allocates only until it has reached its full size.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct RecentFrees {
+pub(crate) struct RecentFrees {
     keys: Vec<AllocationKey>,
     oldest: usize,
 }
 
 impl RecentFrees {
-    pub(in crate::ledger) fn push(&mut self, key: AllocationKey) {
+    pub(crate) fn push(&mut self, key: AllocationKey) {
         if self.keys.len() < MAX_RECENT_FREES {
             self.keys.push(key);
         } else {
@@ -23,7 +23,7 @@ impl RecentFrees {
     }
 
     /// Whether the key was freed recently. Linear scan: used only for failed calls.
-    pub(in crate::ledger) fn contains(&self, key: AllocationKey) -> bool {
+    pub(crate) fn contains(&self, key: AllocationKey) -> bool {
         self.keys.contains(&key)
     }
 }

@@ -16,7 +16,7 @@ const MAX_RING_SCAN: usize = 64;
 
 /// Sizes of one thread's allocations.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ledger) struct SizeIndex {
+pub(crate) struct SizeIndex {
     root: Slot,
     seed: u64,
 }
@@ -30,17 +30,17 @@ enum TreeLink {
 }
 
 impl SizeIndex {
-    pub(in crate::ledger) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { root: NIL, seed }
     }
 
     /// Removes all entries.
-    pub(in crate::ledger) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.root = NIL;
     }
 
     /// Adds an entry as the youngest of its size.
-    pub(in crate::ledger) fn insert(&mut self, slab: &mut Slab, slot: Slot) {
+    pub(crate) fn insert(&mut self, slab: &mut Slab, slot: Slot) {
         let size = slab[slot].bytes;
         let (_, node) = self.find(slab, size);
         if node != NIL {
@@ -61,7 +61,7 @@ impl SizeIndex {
 
     /// Adds an entry whose size has changed, ordered by age among entries of the same size. If very
     /// many of them are younger, its position is approximate, which bounds the cost.
-    pub(in crate::ledger) fn insert_aged(&mut self, slab: &mut Slab, slot: Slot) {
+    pub(crate) fn insert_aged(&mut self, slab: &mut Slab, slot: Slot) {
         let (link, node) = self.find(slab, slab[slot].bytes);
         if node == NIL {
             self.insert(slab, slot);
@@ -88,7 +88,7 @@ impl SizeIndex {
     }
 
     /// Removes an entry.
-    pub(in crate::ledger) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
+    pub(crate) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
         let entry = slab[slot];
         slab[entry.same_previous].same_next = entry.same_next;
         slab[entry.same_next].same_previous = entry.same_previous;
@@ -107,7 +107,7 @@ impl SizeIndex {
     }
 
     /// All entries, largest first, then oldest first.
-    pub(in crate::ledger) fn walk<'a>(&self, slab: &'a Slab) -> SizeIter<'a> {
+    pub(crate) fn walk<'a>(&self, slab: &'a Slab) -> SizeIter<'a> {
         let sizes = *self;
         SizeIter { slab, sizes, next: sizes.biggest_below(slab, None) }
     }
@@ -217,7 +217,7 @@ fn towards(slab: &Slab, node: Slot, size: u64) -> TreeLink {
 
 /// Iterator of [`SizeIndex::walk`]. Uses no memory; a step costs at most one descent.
 #[derive(Debug)]
-pub(in crate::ledger) struct SizeIter<'a> {
+pub(crate) struct SizeIter<'a> {
     slab: &'a Slab,
     sizes: SizeIndex,
     next: Slot,

@@ -12,15 +12,15 @@ use super::totals::{ByteSum, KindSums};
 
 /// One thread.
 #[derive(Debug)]
-pub(in crate::ledger) struct Thread {
-    pub(in crate::ledger) tid: Tid,
-    pub(in crate::ledger) name: Box<str>,
+pub(crate) struct Thread {
+    pub(crate) tid: Tid,
+    pub(crate) name: Box<str>,
     /// Live device memory.
-    pub(in crate::ledger) live: ByteSum,
+    pub(crate) live: ByteSum,
     /// Number of live allocations of all kinds.
-    pub(in crate::ledger) count: u64,
+    pub(crate) count: u64,
     /// The same by kind.
-    pub(in crate::ledger) kinds: KindSums,
+    pub(crate) kinds: KindSums,
     /// Whether it has ended; its allocations may still be live.
     ended: bool,
     sizes: SizeIndex,
@@ -44,18 +44,18 @@ impl Thread {
     }
 
     /// Its allocations, largest first, then oldest first.
-    pub(in crate::ledger) fn by_size<'a>(&self, slab: &'a Slab) -> SizeIter<'a> {
+    pub(crate) fn by_size<'a>(&self, slab: &'a Slab) -> SizeIter<'a> {
         self.sizes.walk(slab)
     }
 
     /// Its allocations, oldest first: in order of arrival, which is the order in which the calls of
     /// a thread returned.
-    pub(in crate::ledger) fn by_age<'a>(&self, slab: &'a Slab) -> AgeIter<'a> {
+    pub(crate) fn by_age<'a>(&self, slab: &'a Slab) -> AgeIter<'a> {
         AgeIter { slab, next: self.oldest }
     }
 
     /// Time of its oldest live allocation.
-    pub(in crate::ledger) fn oldest(&self, slab: &Slab) -> Option<Timestamp> {
+    pub(crate) fn oldest(&self, slab: &Slab) -> Option<Timestamp> {
         (self.oldest != NIL).then(|| slab[self.oldest].returned_at)
     }
 
@@ -123,7 +123,7 @@ impl Thread {
 
 /// Iterator of [`Thread::by_age`].
 #[derive(Debug)]
-pub(in crate::ledger) struct AgeIter<'a> {
+pub(crate) struct AgeIter<'a> {
     slab: &'a Slab,
     next: Slot,
 }
@@ -142,14 +142,14 @@ impl Iterator for AgeIter<'_> {
 
 /// Threads of one process. A thread is removed when it has ended and has no live allocations.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Threads {
+pub(crate) struct Threads {
     slots: Slots<Thread>,
     by_tid: HashMap<Tid, u32>,
 }
 
 impl Threads {
     /// Index of a thread that makes calls. A call of an ended thread means that its id was reused.
-    pub(in crate::ledger) fn of(&mut self, tid: Tid, seed: u64) -> u32 {
+    pub(crate) fn of(&mut self, tid: Tid, seed: u64) -> u32 {
         if let Some(&index) = self.by_tid.get(&tid) {
             if let Some(thread) = self.slots.get_mut(index) {
                 thread.ended = false;
@@ -162,17 +162,17 @@ impl Threads {
     }
 
     /// Id of a thread.
-    pub(in crate::ledger) fn tid(&self, index: u32) -> Option<Tid> {
+    pub(crate) fn tid(&self, index: u32) -> Option<Tid> {
         self.slots.get(index).map(|thread| thread.tid)
     }
 
     /// Name of a thread; `None` if it was removed.
-    pub(in crate::ledger) fn name(&self, tid: Tid) -> Option<&str> {
+    pub(crate) fn name(&self, tid: Tid) -> Option<&str> {
         let index = *self.by_tid.get(&tid)?;
         self.slots.get(index).map(|thread| &*thread.name)
     }
 
-    pub(in crate::ledger) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
+    pub(crate) fn rename(&mut self, tid: Tid, seed: u64, name: &str) {
         let index = self.of(tid, seed);
         if let Some(thread) = self.slots.get_mut(index)
             && *thread.name != *name
@@ -181,7 +181,7 @@ impl Threads {
         }
     }
 
-    pub(in crate::ledger) fn end(&mut self, tid: Tid) {
+    pub(crate) fn end(&mut self, tid: Tid) {
         if let Some(&index) = self.by_tid.get(&tid) {
             if let Some(thread) = self.slots.get_mut(index) {
                 thread.ended = true;
@@ -191,14 +191,14 @@ impl Threads {
     }
 
     /// Links a new allocation of its thread.
-    pub(in crate::ledger) fn link(&mut self, slab: &mut Slab, slot: Slot) {
+    pub(crate) fn link(&mut self, slab: &mut Slab, slot: Slot) {
         if let Some(thread) = self.slots.get_mut(slab[slot].thread) {
             thread.link(slab, slot);
         }
     }
 
     /// Unlinks an ended allocation of its thread.
-    pub(in crate::ledger) fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
+    pub(crate) fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
         let index = slab[slot].thread;
         if let Some(thread) = self.slots.get_mut(index) {
             thread.unlink(slab, slot);
@@ -210,7 +210,7 @@ impl Threads {
 
     /// Unlinks many allocations. If they are most of a thread's, its lists are rebuilt from the
     /// rest, which is cheaper than unlinking each.
-    pub(in crate::ledger) fn unlink_all(&mut self, slab: &mut Slab, slots: &[Slot]) {
+    pub(crate) fn unlink_all(&mut self, slab: &mut Slab, slots: &[Slot]) {
         let mut ending = vec![0_u64; self.slots.indices()];
         for slot in slots {
             ending[slab[*slot].thread as usize] += 1;
@@ -235,13 +235,13 @@ impl Threads {
     }
 
     /// Updates the size of an allocation.
-    pub(in crate::ledger) fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
+    pub(crate) fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
         if let Some(thread) = self.slots.get_mut(slab[slot].thread) {
             thread.resize(slab, slot, bytes);
         }
     }
 
-    pub(in crate::ledger) fn iter(&self) -> impl Iterator<Item = &Thread> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Thread> {
         self.slots.iter()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::model::ids::DeviceId;
 use crate::model::memory_kind::MemoryKind;
-pub(in crate::ledger) use crate::model::units::ByteSum;
+pub(crate) use crate::model::units::ByteSum;
 use crate::model::units::{Bytes, Timestamp};
 use crate::snapshot::KindView;
 
@@ -43,23 +43,23 @@ impl KindTotal {
 
 /// Totals by kind, for an owner with few kinds.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct KindSums(Vec<(MemoryKind, KindTotal)>);
+pub(crate) struct KindSums(Vec<(MemoryKind, KindTotal)>);
 
 impl KindSums {
-    pub(in crate::ledger) fn add(&mut self, kind: MemoryKind, bytes: u64) {
+    pub(crate) fn add(&mut self, kind: MemoryKind, bytes: u64) {
         self.of(kind).add(bytes);
     }
 
-    pub(in crate::ledger) fn subtract(&mut self, kind: MemoryKind, bytes: u64) {
+    pub(crate) fn subtract(&mut self, kind: MemoryKind, bytes: u64) {
         self.of(kind).subtract(bytes);
     }
 
-    pub(in crate::ledger) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// All kinds with allocations, in order.
-    pub(in crate::ledger) fn views(&self) -> Vec<KindView> {
+    pub(crate) fn views(&self) -> Vec<KindView> {
         let live = self.0.iter().filter(|(_, total)| total.count > 0);
         let mut views: Vec<_> = live.map(|(kind, total)| total.view(*kind)).collect();
         views.sort_unstable_by_key(|view| view.kind);
@@ -78,10 +78,10 @@ impl KindSums {
 
 /// Device memory on one device.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct DeviceTotal {
-    pub(in crate::ledger) device: Option<DeviceId>,
-    pub(in crate::ledger) live: ByteSum,
-    pub(in crate::ledger) peak: ByteSum,
+pub(crate) struct DeviceTotal {
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) live: ByteSum,
+    pub(crate) peak: ByteSum,
     bounds: PeakBounds,
 }
 
@@ -98,14 +98,14 @@ type Call = (Timestamp, Timestamp);
 
 /// Totals of one process.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct Totals {
+pub(crate) struct Totals {
     /// Live device memory.
-    pub(in crate::ledger) live: ByteSum,
+    pub(crate) live: ByteSum,
     /// Number of live allocations of all kinds.
-    pub(in crate::ledger) count: u64,
+    pub(crate) count: u64,
     /// Peak of `live` so far, and when it was reached.
-    pub(in crate::ledger) peak: ByteSum,
-    pub(in crate::ledger) peak_at: Timestamp,
+    pub(crate) peak: ByteSum,
+    pub(crate) peak_at: Timestamp,
     bounds: PeakBounds,
     kinds: [KindTotal; MemoryKind::COUNT],
     /// Ordered by device, the unknown one last.
@@ -115,28 +115,25 @@ pub(in crate::ledger) struct Totals {
 }
 
 impl Totals {
-    pub(in crate::ledger) fn new(at: Timestamp) -> Self {
+    pub(crate) fn new(at: Timestamp) -> Self {
         Self { peak_at: at, ..Self::default() }
     }
 
     /// Tracks the peak from a time on.
-    pub(in crate::ledger) fn open_window(&mut self, id: u64, at: Timestamp) {
+    pub(crate) fn open_window(&mut self, id: u64, at: Timestamp) {
         let bounds = PeakBounds::starting_with(self.live.bytes(), at);
         self.windows.push(PeakWindow { id, peak: self.live, bounds });
     }
 
     /// Returns the peak since the window was opened, and its bounds if they differ.
-    pub(in crate::ledger) fn close_window(
-        &mut self,
-        id: u64,
-    ) -> Option<(Bytes, Option<(Bytes, Bytes)>)> {
+    pub(crate) fn close_window(&mut self, id: u64) -> Option<(Bytes, Option<(Bytes, Bytes)>)> {
         let index = self.windows.iter().position(|window| window.id == id)?;
         let window = self.windows.swap_remove(index);
         Some((window.peak.bytes(), window.bounds.bounds()))
     }
 
     /// Adds an allocation made by a call.
-    pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry, call: Call) {
+    pub(crate) fn add(&mut self, entry: &AllocationEntry, call: Call) {
         self.count += 1;
         self.kinds[entry.kind.index()].add(entry.bytes);
         if entry.kind.takes_device_memory() {
@@ -155,7 +152,7 @@ impl Totals {
     }
 
     /// Removes an allocation freed by a call.
-    pub(in crate::ledger) fn subtract(&mut self, entry: &AllocationEntry, call: Call) {
+    pub(crate) fn subtract(&mut self, entry: &AllocationEntry, call: Call) {
         self.count = self.count.saturating_sub(1);
         self.kinds[entry.kind.index()].subtract(entry.bytes);
         if entry.kind.takes_device_memory() {
@@ -170,7 +167,7 @@ impl Totals {
 
     /// Corrects a free: memory seen to end in a call entered at `until` had ended in one entered at
     /// `from`.
-    pub(in crate::ledger) fn ended_earlier(
+    pub(crate) fn ended_earlier(
         &mut self,
         device: Option<DeviceId>,
         from: Timestamp,
@@ -188,12 +185,7 @@ impl Totals {
 
     /// Moves a live allocation to its device when that becomes known, at `at`. The device has had
     /// the memory since the allocation.
-    pub(in crate::ledger) fn set_device(
-        &mut self,
-        entry: &AllocationEntry,
-        device: DeviceId,
-        at: Timestamp,
-    ) {
+    pub(crate) fn set_device(&mut self, entry: &AllocationEntry, device: DeviceId, at: Timestamp) {
         if entry.kind.takes_device_memory() {
             self.device(entry.device()).subtract((at, at), entry.bytes);
             self.device(Some(device)).add((entry.returned_at, at), entry.bytes);
@@ -201,13 +193,13 @@ impl Totals {
     }
 
     /// Lower and upper bound of the peak, if they differ.
-    pub(in crate::ledger) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
+    pub(crate) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
         self.bounds.bounds()
     }
 
     /// Called when all device memory of the process is known to have been on this device: its peak
     /// is that of the process, if no other device had any and none is unplaced.
-    pub(in crate::ledger) fn attribute_peak_to(&mut self, device: DeviceId) {
+    pub(crate) fn attribute_peak_to(&mut self, device: DeviceId) {
         let is_only = |on: &DeviceTotal| on.device.is_none() || on.device == Some(device);
         let is_placed = self.unplaced() == ByteSum::default();
         if is_placed && !self.devices.is_empty() && self.devices.iter().all(is_only) {
@@ -218,30 +210,30 @@ impl Totals {
     }
 
     /// Device memory whose device is unknown.
-    pub(in crate::ledger) fn unplaced(&self) -> ByteSum {
+    pub(crate) fn unplaced(&self) -> ByteSum {
         let unknown = self.devices.last().filter(|on| on.device.is_none());
         unknown.map_or_else(ByteSum::default, |on| on.live)
     }
 
     /// Updates the size of a live allocation that is not device memory when it becomes known.
-    pub(in crate::ledger) fn resize(&mut self, entry: &AllocationEntry, bytes: u64) {
+    pub(crate) fn resize(&mut self, entry: &AllocationEntry, bytes: u64) {
         let kind = &mut self.kinds[entry.kind.index()];
         kind.subtract(entry.bytes);
         kind.add(bytes);
     }
 
     /// All devices with memory so far, in order; the unknown one last.
-    pub(in crate::ledger) fn devices(&self) -> &[DeviceTotal] {
+    pub(crate) fn devices(&self) -> &[DeviceTotal] {
         &self.devices
     }
 
     /// Bytes of one kind.
-    pub(in crate::ledger) fn of(&self, kind: MemoryKind) -> ByteSum {
+    pub(crate) fn of(&self, kind: MemoryKind) -> ByteSum {
         self.kinds[kind.index()].bytes
     }
 
     /// All kinds with allocations.
-    pub(in crate::ledger) fn kinds(&self) -> Vec<KindView> {
+    pub(crate) fn kinds(&self) -> Vec<KindView> {
         let live =
             MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, total)| total.count > 0);
         live.map(|(kind, total)| total.view(kind)).collect()
@@ -274,7 +266,7 @@ impl DeviceTotal {
     }
 
     /// The least and the most that the peak can have been, where they differ.
-    pub(in crate::ledger) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
+    pub(crate) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
         self.bounds.bounds()
     }
 }

@@ -29,7 +29,7 @@ struct RecordedAnomaly {
 
 /// Detectors and anomalies of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct AnomalyLog {
+pub(crate) struct AnomalyLog {
     sizes: SizeAnomalyDetector,
     growths: GrowthAnomalyDetector,
     recorded: Vec<RecordedAnomaly>,
@@ -39,7 +39,7 @@ pub(in crate::ledger) struct AnomalyLog {
 
 impl AnomalyLog {
     /// Checks a new allocation; `live` is the device memory before it.
-    pub(in crate::ledger) fn observe(
+    pub(crate) fn observe(
         &mut self,
         entry: &AllocationEntry,
         tid: Option<Tid>,
@@ -104,7 +104,7 @@ impl AnomalyLog {
     }
 
     /// Records the end of an allocation.
-    pub(in crate::ledger) fn end(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn end(&mut self, entry: &AllocationEntry) {
         if let Some(index) = self.of(entry)
             && let AnomalyKind::Size { live, .. } = &mut self.recorded[index].details
         {
@@ -113,14 +113,14 @@ impl AnomalyLog {
     }
 
     /// Updates the device of an allocation when it becomes known.
-    pub(in crate::ledger) fn learn_device(&mut self, entry: &AllocationEntry, device: DeviceId) {
+    pub(crate) fn learn_device(&mut self, entry: &AllocationEntry, device: DeviceId) {
         if let Some(index) = self.of(entry) {
             self.recorded[index].device.get_or_insert(device);
         }
     }
 
     /// Baseline of an allocation that is a size anomaly.
-    pub(in crate::ledger) fn baseline(&self, entry: &AllocationEntry) -> Option<Bytes> {
+    pub(crate) fn baseline(&self, entry: &AllocationEntry) -> Option<Bytes> {
         match self.recorded[self.of(entry)?].details {
             AnomalyKind::Size { baseline, .. } => Some(baseline),
             AnomalyKind::Growth { .. } => None,
@@ -128,17 +128,13 @@ impl AnomalyLog {
     }
 
     /// Called after a snapshot.
-    pub(in crate::ledger) fn mark_reported(&mut self) {
+    pub(crate) fn mark_reported(&mut self) {
         self.shown = self.recorded.len();
     }
 }
 
 /// Anomalies of a process for a snapshot: those not reported yet, or all.
-pub(in crate::ledger) fn views(
-    process: &Process,
-    all: bool,
-    registry: &SiteRegistry,
-) -> Vec<Anomaly> {
+pub(crate) fn views(process: &Process, all: bool, registry: &SiteRegistry) -> Vec<Anomaly> {
     let log = &process.anomaly_log;
     let from = if all { 0 } else { log.shown };
     let view = |recorded: &RecordedAnomaly| {
@@ -161,7 +157,7 @@ pub(in crate::ledger) fn views(
 }
 
 /// Updates the names of sites whose stacks have been resolved since.
-pub(in crate::ledger) fn refresh_names(anomalies: &mut [Anomaly], registry: &SiteRegistry) {
+pub(crate) fn refresh_names(anomalies: &mut [Anomaly], registry: &SiteRegistry) {
     for one in anomalies {
         if let SiteName::Pending(site) = one.site {
             one.site = registry.name(Some(site));

@@ -9,7 +9,7 @@ const MAX_ROWS: usize = 65_536;
 
 /// Sites of ended processes.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct EndedSites {
+pub(crate) struct EndedSites {
     by_process: Vec<(Pid, SiteTable)>,
     rows: usize,
     /// Sites of merged processes.
@@ -18,7 +18,7 @@ pub(in crate::ledger) struct EndedSites {
 
 impl EndedSites {
     /// Keeps the sites of an ended process that was in a snapshot.
-    pub(in crate::ledger) fn push(&mut self, pid: Pid, mut table: SiteTable) {
+    pub(crate) fn push(&mut self, pid: Pid, mut table: SiteTable) {
         if table.len() == 0 {
             return;
         }
@@ -47,7 +47,7 @@ impl EndedSites {
     }
 
     /// All tables, with their process if known.
-    pub(in crate::ledger) fn tables(&self) -> impl Iterator<Item = (Option<Pid>, &SiteTable)> {
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (Option<Pid>, &SiteTable)> {
         let known = self.by_process.iter().map(|(pid, table)| (Some(*pid), table));
         known.chain([(None, &self.merged)])
     }

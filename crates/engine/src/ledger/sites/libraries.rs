@@ -19,7 +19,7 @@ const MAX_LIBRARIES: usize = 64;
 const OTHER: &str = "other";
 
 /// Returns the libraries that allocated memory or created objects, the largest holder first.
-pub(in crate::ledger) fn list(table: &SiteTable, registry: &SiteRegistry) -> Vec<LibraryView> {
+pub(crate) fn list(table: &SiteTable, registry: &SiteRegistry) -> Vec<LibraryView> {
     let mut rows: BTreeMap<Arc<str>, LibraryView> = BTreeMap::new();
     for row in table.rows() {
         let library = match row.source {

@@ -24,7 +24,7 @@ const RECENT_ROW_CACHE: usize = 256;
 
 /// Origin of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::ledger) enum SiteRef {
+pub(crate) enum SiteRef {
     Site(SiteId),
     /// The call stack is unknown.
     Unknown,
@@ -34,7 +34,7 @@ pub(in crate::ledger) enum SiteRef {
 
 /// What a row counts: memory in bytes, or objects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::ledger) enum ResourceKind {
+pub(crate) enum ResourceKind {
     Memory(MemoryKind),
     Object(ObjectKind),
 }
@@ -48,23 +48,23 @@ impl ResourceKind {
         }
     }
 
-    pub(in crate::ledger) const fn takes_device_memory(self) -> bool {
+    pub(crate) const fn takes_device_memory(self) -> bool {
         matches!(self, Self::Memory(kind) if kind.takes_device_memory())
     }
 
     /// Whether these are blocks of a framework's cache: an annotation of memory that is counted
     /// elsewhere.
-    pub(in crate::ledger) const fn is_tensors(self) -> bool {
+    pub(crate) const fn is_tensors(self) -> bool {
         matches!(self, Self::Memory(MemoryKind::Torch))
     }
 
     /// Whether this is driver memory.
-    pub(in crate::ledger) const fn is_memory(self) -> bool {
+    pub(crate) const fn is_memory(self) -> bool {
         matches!(self, Self::Memory(_)) && !self.is_tensors()
     }
 
     /// Memory kind, if this is memory.
-    pub(in crate::ledger) const fn kind(self) -> Option<MemoryKind> {
+    pub(crate) const fn kind(self) -> Option<MemoryKind> {
         match self {
             Self::Memory(kind) => Some(kind),
             Self::Object(_) => None,
@@ -72,7 +72,7 @@ impl ResourceKind {
     }
 
     /// Object kind, if this is an object.
-    pub(in crate::ledger) const fn object(self) -> Option<ObjectKind> {
+    pub(crate) const fn object(self) -> Option<ObjectKind> {
         match self {
             Self::Memory(_) => None,
             Self::Object(kind) => Some(kind),
@@ -94,31 +94,31 @@ impl SiteRef {
 
 /// Values of one site and kind.
 #[derive(Clone, Debug)]
-pub(in crate::ledger) struct SiteRow {
-    pub(in crate::ledger) source: SiteRef,
-    pub(in crate::ledger) resource: ResourceKind,
+pub(crate) struct SiteRow {
+    pub(crate) source: SiteRef,
+    pub(crate) resource: ResourceKind,
     /// Live allocations over time.
-    pub(in crate::ledger) track: Track,
+    pub(crate) track: Track,
     /// Total of all allocations.
-    pub(in crate::ledger) total: ByteSum,
+    pub(crate) total: ByteSum,
     /// Peak, and when it was reached; no time for merged rows, whose peaks may have been at
     /// different times.
-    pub(in crate::ledger) peak: ByteSum,
-    pub(in crate::ledger) peak_at: Option<Timestamp>,
-    pub(in crate::ledger) threads: AllocatingThreads,
-    pub(in crate::ledger) devices: MajorityDevice,
+    pub(crate) peak: ByteSum,
+    pub(crate) peak_at: Option<Timestamp>,
+    pub(crate) threads: AllocatingThreads,
+    pub(crate) devices: MajorityDevice,
     /// Number of live allocations of unknown size.
-    pub(in crate::ledger) unknown_sizes: u64,
+    pub(crate) unknown_sizes: u64,
     /// Number of allocations made while a stream was capturing.
-    pub(in crate::ledger) during_capture: u64,
+    pub(crate) during_capture: u64,
     /// Size of the largest allocation so far.
     largest: u64,
     /// Live bytes at the last snapshot.
-    pub(in crate::ledger) shown: ByteSum,
+    pub(crate) shown: ByteSum,
 }
 
 impl SiteRow {
-    pub(in crate::ledger) fn new(source: SiteRef, resource: ResourceKind, at: Timestamp) -> Self {
+    pub(crate) fn new(source: SiteRef, resource: ResourceKind, at: Timestamp) -> Self {
         Self {
             source,
             resource,
@@ -144,7 +144,7 @@ impl SiteRow {
     }
 
     /// Merges another row into this one.
-    pub(in crate::ledger) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.track.merge(&other.track);
         self.total = self.total.plus(other.total);
         self.peak = self.peak.plus(other.peak);
@@ -160,14 +160,14 @@ impl SiteRow {
 
 /// Allocating threads: none yet, one, or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ledger) enum AllocatingThreads {
+pub(crate) enum AllocatingThreads {
     Unset,
     One(Tid),
     Several,
 }
 
 impl AllocatingThreads {
-    pub(in crate::ledger) fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unset, threads) | (threads, Self::Unset) => threads,
             (Self::One(one), Self::One(other)) if one == other => self,
@@ -178,7 +178,7 @@ impl AllocatingThreads {
 
 /// Sites of one process.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct SiteTable {
+pub(crate) struct SiteTable {
     rows: Vec<SiteRow>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -196,18 +196,18 @@ pub(in crate::ledger) struct SiteTable {
 
 impl SiteTable {
     /// Creates a table whose windows begin with the trace.
-    pub(in crate::ledger) fn starting_at(start: Timestamp) -> Self {
+    pub(crate) fn starting_at(start: Timestamp) -> Self {
         Self { start, ..Self::default() }
     }
 
     /// The same; `merged`: all sites share one row.
-    pub(in crate::ledger) fn new(start: Timestamp, merged: bool) -> Self {
+    pub(crate) fn new(start: Timestamp, merged: bool) -> Self {
         Self { start, merged, ..Self::default() }
     }
 
     /// Records an allocation by a thread, if known; `capturing`: a stream of the process is
     /// capturing. Returns the previous values of the site, if it is known.
-    pub(in crate::ledger) fn add(
+    pub(crate) fn add(
         &mut self,
         entry: &AllocationEntry,
         tid: Option<Tid>,
@@ -224,7 +224,7 @@ impl SiteTable {
     }
 
     /// Records an allocation or a created object.
-    pub(in crate::ledger) fn begin(
+    pub(crate) fn begin(
         &mut self,
         site: Option<SiteId>,
         resource: ResourceKind,
@@ -235,7 +235,7 @@ impl SiteTable {
     }
 
     /// The same, on a device.
-    pub(in crate::ledger) fn begin_on(
+    pub(crate) fn begin_on(
         &mut self,
         device: DeviceId,
         (site, resource): (Option<SiteId>, ResourceKind),
@@ -261,7 +261,7 @@ impl SiteTable {
     }
 
     /// Records the end of an allocation or object that was created at `allocated_at`.
-    pub(in crate::ledger) fn finish(
+    pub(crate) fn finish(
         &mut self,
         (site, resource): (Option<SiteId>, ResourceKind),
         bytes: u64,
@@ -277,19 +277,14 @@ impl SiteTable {
     }
 
     /// Counts another opening of memory that is already open.
-    pub(in crate::ledger) fn reopen(
-        &mut self,
-        site: Option<SiteId>,
-        kind: MemoryKind,
-        at: Timestamp,
-    ) {
+    pub(crate) fn reopen(&mut self, site: Option<SiteId>, kind: MemoryKind, at: Timestamp) {
         let row = self.row(site, ResourceKind::Memory(kind), at);
         row.track.allocations += 1;
         row.track.last = row.track.last.max(at);
     }
 
     /// Records the end of an allocation that had been opened `openings` times.
-    pub(in crate::ledger) fn remove(
+    pub(crate) fn remove(
         &mut self,
         entry: &AllocationEntry,
         reason: EndReason,
@@ -305,12 +300,12 @@ impl SiteTable {
     }
 
     /// Counts the close of one of several openings.
-    pub(in crate::ledger) fn close_handle(&mut self, entry: &AllocationEntry, at: Timestamp) {
+    pub(crate) fn close_handle(&mut self, entry: &AllocationEntry, at: Timestamp) {
         self.row(entry.site(), ResourceKind::Memory(entry.kind), at).track.freed += 1;
     }
 
     /// Updates the size of a live allocation when it becomes known.
-    pub(in crate::ledger) fn resize(&mut self, entry: &AllocationEntry, bytes: u64, at: Timestamp) {
+    pub(crate) fn resize(&mut self, entry: &AllocationEntry, bytes: u64, at: Timestamp) {
         let (start, more) = (self.start, bytes.saturating_sub(entry.bytes));
         let row = self.row(entry.site(), ResourceKind::Memory(entry.kind), at);
         let learned = u64::from(entry.bytes == 0 && bytes > 0);
@@ -320,7 +315,7 @@ impl SiteTable {
     }
 
     /// Updates the device of a live allocation when it becomes known.
-    pub(in crate::ledger) fn learn_device(&mut self, entry: &AllocationEntry, device: DeviceId) {
+    pub(crate) fn learn_device(&mut self, entry: &AllocationEntry, device: DeviceId) {
         let row = self.row(entry.site(), ResourceKind::Memory(entry.kind), entry.returned_at);
         row.devices.replace(entry.device(), Some(device));
     }
@@ -394,25 +389,25 @@ impl SiteTable {
     }
 
     /// Number of rows.
-    pub(in crate::ledger) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    pub(in crate::ledger) fn rows(&self) -> &[SiteRow] {
+    pub(crate) fn rows(&self) -> &[SiteRow] {
         &self.rows
     }
 
-    pub(in crate::ledger) fn start(&self) -> Timestamp {
+    pub(crate) fn start(&self) -> Timestamp {
         self.start
     }
 
     /// Called after a snapshot: deltas are counted from here on.
-    pub(in crate::ledger) fn reset_delta(&mut self) {
+    pub(crate) fn reset_delta(&mut self) {
         self.rows.iter_mut().for_each(|row| row.shown = row.track.live);
     }
 
     /// Merges all sites of a kind into one row; totals are unaffected.
-    pub(in crate::ledger) fn merge_all(&mut self) {
+    pub(crate) fn merge_all(&mut self) {
         if std::mem::replace(&mut self.merged, true) {
             return;
         }
@@ -432,14 +427,14 @@ impl SiteTable {
     }
 
     /// Frees memory that is only needed while rows change.
-    pub(in crate::ledger) fn freeze(&mut self) {
+    pub(crate) fn freeze(&mut self) {
         self.recent = Vec::new();
         self.rows.iter_mut().for_each(|row| row.track.history.shrink_to_fit());
         self.rows.shrink_to_fit();
     }
 
     /// Merges the rows of a frozen table.
-    pub(in crate::ledger) fn absorb(&mut self, other: Self) {
+    pub(crate) fn absorb(&mut self, other: Self) {
         for row in other.rows {
             let (source, resource, first) = (row.source, row.resource, row.track.first);
             let slot =

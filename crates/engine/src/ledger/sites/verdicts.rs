@@ -28,25 +28,25 @@ const MAX_ROWS: usize = 4096;
 
 /// Leak suspects, and the largest other sites.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct SiteVerdicts {
-    pub(in crate::ledger) suspects: Vec<SiteVerdict>,
-    pub(in crate::ledger) others: Vec<SiteVerdict>,
+pub(crate) struct SiteVerdicts {
+    pub(crate) suspects: Vec<SiteVerdict>,
+    pub(crate) others: Vec<SiteVerdict>,
     /// Number of suspects before the list was truncated.
-    pub(in crate::ledger) suspects_total: u64,
+    pub(crate) suspects_total: u64,
     /// Running processes with growth that is too short for a verdict.
-    pub(in crate::ledger) undecided: HashMap<ProcessKey, Undecided>,
+    pub(crate) undecided: HashMap<ProcessKey, Undecided>,
 }
 
 impl SiteVerdicts {
     /// Adds the verdicts of another process.
-    pub(in crate::ledger) fn append(&mut self, mut other: Self) {
+    pub(crate) fn append(&mut self, mut other: Self) {
         self.suspects.append(&mut other.suspects);
         self.others.append(&mut other.others);
         self.undecided.extend(other.undecided);
     }
 
     /// Sorts and truncates both lists.
-    pub(in crate::ledger) fn ranked(mut self, suspects: usize, others: usize) -> Self {
+    pub(crate) fn ranked(mut self, suspects: usize, others: usize) -> Self {
         sort_suspects(&mut self.suspects);
         self.suspects_total = self.suspects.len() as u64;
         self.suspects.truncate(suspects);
@@ -112,7 +112,7 @@ impl SiteVerdicts {
     }
 
     /// Forecasts when devices will be full, where their free memory is known.
-    pub(in crate::ledger) fn forecast(&mut self, process: &Process, gpus: &GpuMemory) {
+    pub(crate) fn forecast(&mut self, process: &Process, gpus: &GpuMemory) {
         for one in &mut self.suspects {
             let on_device = match one.resource {
                 Resource::Memory(kind) => kind.takes_device_memory(),
@@ -130,7 +130,7 @@ impl SiteVerdicts {
     }
 
     /// Updates the names of sites whose stacks have been resolved since.
-    pub(in crate::ledger) fn refresh_names(&mut self, registry: &SiteRegistry) {
+    pub(crate) fn refresh_names(&mut self, registry: &SiteRegistry) {
         for one in self.suspects.iter_mut().chain(&mut self.others) {
             if let SiteName::Pending(site) = one.site {
                 one.site = registry.name(Some(site));
@@ -152,7 +152,7 @@ struct SiteTotals<'a> {
 
 /// Classifies the sites of a process at a given time: those that may leak, and the largest others
 /// up to a number.
-pub(in crate::ledger) fn of(
+pub(crate) fn of(
     process: &Process,
     at: Timestamp,
     others: usize,

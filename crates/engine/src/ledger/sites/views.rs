@@ -17,11 +17,11 @@ use super::super::memory::totals::ByteSum;
 use super::table::{ResourceKind, SiteRef, SiteRow, SiteTable};
 
 /// A table and its process.
-pub(in crate::ledger) type OwnedTable<'a> = (Option<Pid>, &'a SiteTable);
+pub(crate) type OwnedTable<'a> = (Option<Pid>, &'a SiteTable);
 
 /// What a list of sites contains. Memory and tensors are never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ledger) enum SiteListKind {
+pub(crate) enum SiteListKind {
     /// Driver memory, with totals of device memory; and CUDA objects.
     Memory,
     /// Blocks of a framework's cache.
@@ -50,7 +50,7 @@ type NamedRow<'a> = (SiteName, usize, &'a SiteRow);
 
 /// Returns the top sites of some tables at a given time, followed (for memory) by as many others
 /// that have objects; and the total number of sites.
-pub(in crate::ledger) fn list(
+pub(crate) fn list(
     tables: &[OwnedTable<'_>],
     list_kind: SiteListKind,
     at: Timestamp,
@@ -76,7 +76,7 @@ pub(in crate::ledger) fn list(
 }
 
 /// Number of allocations in some tables, and of those without a stack.
-pub(in crate::ledger) fn coverage(tables: &[OwnedTable<'_>]) -> (u64, u64) {
+pub(crate) fn coverage(tables: &[OwnedTable<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
     let rows = rows.filter(|row| row.resource.is_memory());
     rows.fold((0, 0), |(all, without), row| {
@@ -85,7 +85,7 @@ pub(in crate::ledger) fn coverage(tables: &[OwnedTable<'_>]) -> (u64, u64) {
     })
 }
 
-pub(in crate::ledger) fn name(source: SiteRef, registry: &SiteRegistry) -> SiteName {
+pub(crate) fn name(source: SiteRef, registry: &SiteRegistry) -> SiteName {
     match source {
         SiteRef::Site(site) => registry.name(Some(site)),
         SiteRef::Unknown => SiteName::Unknown,

@@ -34,16 +34,16 @@ const TENSORS: ResourceKind = ResourceKind::Memory(MemoryKind::Torch);
 
 /// An allocated block.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ledger) struct TensorBlock {
-    pub(in crate::ledger) address: u64,
-    pub(in crate::ledger) bytes: u64,
-    pub(in crate::ledger) allocated_at: Timestamp,
+pub(crate) struct TensorBlock {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) allocated_at: Timestamp,
     site: u32,
-    pub(in crate::ledger) device: DeviceId,
+    pub(crate) device: DeviceId,
 }
 
 impl TensorBlock {
-    pub(in crate::ledger) fn site(&self) -> Option<SiteId> {
+    pub(crate) fn site(&self) -> Option<SiteId> {
         (self.site != NIL).then_some(SiteId(self.site))
     }
 }
@@ -92,7 +92,7 @@ impl TorchDevice {
 
 /// PyTorch cache of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct TorchCache {
+pub(crate) struct TorchCache {
     tracking: Option<TensorTracking>,
     late: bool,
     blocks: HashTable<TensorBlock>,
@@ -188,31 +188,24 @@ impl TorchCache {
     }
 
     /// Bytes that tensors use on all devices.
-    pub(in crate::ledger) fn allocated_bytes(&self) -> Bytes {
+    pub(crate) fn allocated_bytes(&self) -> Bytes {
         let devices = self.devices.iter();
         Bytes(devices.fold(0, |sum, device| device.allocated.saturating_add(sum)))
     }
 
     /// Live blocks that were allocated after a time.
-    pub(in crate::ledger) fn blocks_since(
-        &self,
-        begin: Timestamp,
-    ) -> impl Iterator<Item = &TensorBlock> {
+    pub(crate) fn blocks_since(&self, begin: Timestamp) -> impl Iterator<Item = &TensorBlock> {
         self.blocks.iter().filter(move |block| block.allocated_at > begin)
     }
 
     /// Memory of the cache on a device that no tensor uses.
-    pub(in crate::ledger) fn unused_bytes(
-        &self,
-        device: DeviceId,
-        process: &Process,
-    ) -> Option<Bytes> {
+    pub(crate) fn unused_bytes(&self, device: DeviceId, process: &Process) -> Option<Bytes> {
         let found = self.devices.iter().find(|one| one.device == device)?;
         Some(Bytes(reserved_bytes(found, process).saturating_sub(found.allocated)))
     }
 
     /// Tensors of a device, or of the only one if the device is unknown; without growth rates.
-    pub(in crate::ledger) fn tensors(
+    pub(crate) fn tensors(
         &self,
         device: Option<DeviceId>,
         process: &Process,
@@ -239,7 +232,7 @@ impl TorchCache {
     }
 
     /// Returns the view for a snapshot.
-    pub(in crate::ledger) fn view(&self, process: &Process) -> TorchView {
+    pub(crate) fn view(&self, process: &Process) -> TorchView {
         let losses = &process.losses;
         let in_use = segments::in_use(process, self.blocks.len(), self.blocks.iter().copied());
         TorchView {
@@ -262,11 +255,7 @@ impl TorchCache {
 
 impl Process {
     /// Sets whether the calls of its cache are tracked, since the entry time of the event.
-    pub(in crate::ledger) fn set_tensor_tracking(
-        &mut self,
-        event: &Event,
-        tracking: TensorTracking,
-    ) {
+    pub(crate) fn set_tensor_tracking(&mut self, event: &Event, tracking: TensorTracking) {
         let Self { torch, sites, .. } = self;
         let cache = torch.get_or_insert_default();
         cache.tracking = Some(tracking);
@@ -280,7 +269,7 @@ impl Process {
     }
 
     /// Applies a call of the cache.
-    pub(in crate::ledger) fn apply(&mut self, event: &Event, call: &TensorEvent) {
+    pub(crate) fn apply(&mut self, event: &Event, call: &TensorEvent) {
         let Self { torch, sites, .. } = self;
         torch.get_or_insert_default().observe(event, call, sites);
     }

@@ -16,14 +16,14 @@ const MAX_SCANNED_BLOCKS: usize = 1 << 21;
 
 /// Segments of a device that contain blocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::ledger) struct SegmentUsage {
-    pub(in crate::ledger) device: DeviceId,
+pub(crate) struct SegmentUsage {
+    pub(crate) device: DeviceId,
     /// Memory in them that no block uses.
-    pub(in crate::ledger) free: ByteSum,
+    pub(crate) free: ByteSum,
     /// Largest gap between blocks, or between a block and an end of its run.
-    pub(in crate::ledger) largest_gap: u64,
+    pub(crate) largest_gap: u64,
     /// Whether blocks exist outside of known memory.
-    pub(in crate::ledger) unknown: bool,
+    pub(crate) unknown: bool,
 }
 
 /// Address range.
@@ -43,7 +43,7 @@ struct SegmentFill {
 }
 
 /// Segments of a process that contain blocks, by device.
-pub(in crate::ledger) fn in_use(
+pub(crate) fn in_use(
     process: &Process,
     count: usize,
     blocks: impl Iterator<Item = TensorBlock>,

@@ -13,7 +13,7 @@ use engine::model::units::Timestamp;
 
 pub use csv::CsvEncoder;
 pub use json::JsonEncoder;
-pub(in crate::export) use stack_text::{StackTextCache, joined};
+pub(crate) use stack_text::{StackTextCache, joined};
 
 use super::format_writer::FormatWriter;
 use crate::import::collecting_sink::FileInfo;
@@ -193,7 +193,7 @@ impl FileInfo {
     }
 
     /// Returns nanoseconds since 1970, UTC, if the file has a wall clock.
-    pub(in crate::export) fn utc_nanos(&self, at: Timestamp) -> Option<i64> {
+    pub(crate) fn utc_nanos(&self, at: Timestamp) -> Option<i64> {
         let (start, utc) = self.clock?;
         i64::try_from(i128::from(utc) + i128::from(at.0) - i128::from(start.0)).ok()
     }

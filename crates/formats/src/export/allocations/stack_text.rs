@@ -20,15 +20,15 @@ const MAX_CACHED_BYTES: usize = 32 << 20;
 
 /// Name and call stack of a site.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::export) struct SiteText {
+pub(crate) struct SiteText {
     /// Name of the site: a hash of its stack, the same in every file.
-    pub(in crate::export) name: String,
+    pub(crate) name: String,
     /// Frames as sanitized text, innermost first.
-    pub(in crate::export) stack: String,
+    pub(crate) stack: String,
 }
 
 /// Cache of call stacks as text.
-pub(in crate::export) struct StackTextCache {
+pub(crate) struct StackTextCache {
     between: &'static str,
     known: HashMap<SiteId, Arc<SiteText>>,
     bytes: usize,
@@ -36,12 +36,12 @@ pub(in crate::export) struct StackTextCache {
 
 impl StackTextCache {
     /// `between` is the separator between two frames.
-    pub(in crate::export) fn new(between: &'static str) -> Self {
+    pub(crate) fn new(between: &'static str) -> Self {
         Self { between, known: HashMap::new(), bytes: 0 }
     }
 
     /// Returns the name and stack of a site.
-    pub(in crate::export) fn of(&mut self, site: SiteId, stacks: &StackTable) -> Arc<SiteText> {
+    pub(crate) fn of(&mut self, site: SiteId, stacks: &StackTable) -> Arc<SiteText> {
         if let Some(known) = self.known.get(&site) {
             return Arc::clone(known);
         }
@@ -63,7 +63,7 @@ impl StackTextCache {
 }
 
 /// Returns the innermost frames as sanitized text, each with at most `max_chars`.
-pub(in crate::export) fn joined(
+pub(crate) fn joined(
     frames: &[Frame],
     between: &str,
     max_frames: usize,

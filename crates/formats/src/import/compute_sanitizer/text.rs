@@ -17,7 +17,7 @@ const PREFIX: &str = "=========";
 const TITLES: [&str; 2] = ["COMPUTE-SANITIZER", "CUDA-MEMCHECK"];
 
 /// Returns whether the start of a file is that of a report.
-pub(in crate::import) fn is_text(head: &[u8]) -> bool {
+pub(crate) fn is_text(head: &[u8]) -> bool {
     head.split(|&byte| byte == b'\n').any(|line| {
         let line = String::from_utf8_lossy(line.get(..1024).unwrap_or(line));
         title(&line).is_some() || line.starts_with(PREFIX) && line.contains(" Leaked ")

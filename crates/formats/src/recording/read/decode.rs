@@ -20,10 +20,10 @@ use super::row_cells::{RowCells, RowError};
 use crate::export::GpuLabel;
 
 /// Tables that grow while rows are read.
-pub(in crate::recording) struct IdTables<'a> {
-    pub(in crate::recording) functions: &'a mut FunctionTable,
-    pub(in crate::recording) lookup: FunctionLookup,
-    pub(in crate::recording) frames: &'a mut HashMap<u32, Frame>,
+pub(crate) struct IdTables<'a> {
+    pub(crate) functions: &'a mut FunctionTable,
+    pub(crate) lookup: FunctionLookup,
+    pub(crate) frames: &'a mut HashMap<u32, Frame>,
 }
 
 /// Maximum number of frames of a file. Later frames are unknown in stacks.
@@ -33,12 +33,12 @@ const MAX_FRAME_ROWS: usize = 1 << 20;
 const MAX_STACK_FRAMES: usize = 4096;
 
 /// Returns whether a row defines a site.
-pub(in crate::recording) fn is_of_site(cells: RowCells<'_>) -> bool {
+pub(crate) fn is_of_site(cells: RowCells<'_>) -> bool {
     matches!(cells.text(Column::RowType), Some("frame" | "stack"))
 }
 
 /// Decodes a row; none if only later rows need it.
-pub(in crate::recording) fn row(
+pub(crate) fn row(
     cells: RowCells<'_>,
     tables: &mut IdTables<'_>,
 ) -> Result<Option<RecordingRow>, RowError> {

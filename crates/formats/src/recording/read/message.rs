@@ -19,7 +19,7 @@ const MAX_ROWS: i64 = 1 << 20;
 const CONTINUATION_MARKER: [u8; 4] = [0xff; 4];
 
 /// The next item of a stream.
-pub(in crate::recording) enum NextMessage {
+pub(crate) enum NextMessage {
     /// A message: metadata and body.
     Message(Vec<u8>, Vec<u8>),
     /// The end-of-stream marker.
@@ -30,7 +30,7 @@ pub(in crate::recording) enum NextMessage {
 
 /// Error of reading a stream.
 #[derive(Debug)]
-pub(in crate::recording) enum StreamError {
+pub(crate) enum StreamError {
     /// Error of the system.
     Io(io::Error),
     /// The stream is invalid.
@@ -48,23 +48,23 @@ fn broken<T>(problem: impl Into<String>) -> Result<T, StreamError> {
 }
 
 /// A stream and the read position.
-pub(in crate::recording) struct MessageReader<R> {
+pub(crate) struct MessageReader<R> {
     input: R,
     /// Number of bytes read.
-    pub(in crate::recording) offset: u64,
+    pub(crate) offset: u64,
     /// Offset of the last message.
-    pub(in crate::recording) message_start: u64,
+    pub(crate) message_start: u64,
     /// Length of the file, if known.
-    pub(in crate::recording) total: Option<u64>,
+    pub(crate) total: Option<u64>,
 }
 
 impl<R: Read> MessageReader<R> {
-    pub(in crate::recording) const fn new(input: R, total: Option<u64>) -> Self {
+    pub(crate) const fn new(input: R, total: Option<u64>) -> Self {
         Self { input, offset: 0, message_start: 0, total }
     }
 
     /// Reads the next message.
-    pub(in crate::recording) fn next(&mut self) -> Result<NextMessage, StreamError> {
+    pub(crate) fn next(&mut self) -> Result<NextMessage, StreamError> {
         self.message_start = self.offset;
         let Some(mark) = self.four()? else { return Ok(NextMessage::Cut) };
         // A file system that lost power leaves zeros.
@@ -110,7 +110,7 @@ impl<R: Read> MessageReader<R> {
 }
 
 /// Returns the metadata of a message from [`MessageReader::next`].
-pub(in crate::recording) fn described(meta: &[u8]) -> Result<Message<'_>, StreamError> {
+pub(crate) fn described(meta: &[u8]) -> Result<Message<'_>, StreamError> {
     root_as_message(meta).map_err(|error| StreamError::Broken(error.to_string()))
 }
 
@@ -131,7 +131,7 @@ fn shape_of(of: &DataType) -> Option<(usize, Vec<usize>)> {
 }
 
 /// Checks that all columns have types that recordings use; no others are read.
-pub(in crate::recording) fn check_schema(schema: &Schema) -> Result<(), StreamError> {
+pub(crate) fn check_schema(schema: &Schema) -> Result<(), StreamError> {
     for field in schema.fields() {
         if shape_of(field.data_type()).is_none() {
             return broken(format!(
@@ -144,7 +144,7 @@ pub(in crate::recording) fn check_schema(schema: &Schema) -> Result<(), StreamEr
 }
 
 /// Checks that a batch matches its schema, and that all its buffers are inside of its body.
-pub(in crate::recording) fn check_batch(
+pub(crate) fn check_batch(
     batch: &RecordBatch<'_>,
     body: &[u8],
     schema: &Schema,

@@ -10,12 +10,12 @@ use arrow_schema::Schema;
 use super::super::schema::{COLUMNS, Column};
 
 /// Positions of the columns in a file, which may also have others.
-pub(in crate::recording) struct ColumnMap(Vec<Option<usize>>);
+pub(crate) struct ColumnMap(Vec<Option<usize>>);
 
 impl ColumnMap {
     /// Finds the columns; those that an older version did not have are always null. Returns an
     /// error if a column has another type.
-    pub(in crate::recording) fn find(schema: &Schema) -> Result<Self, String> {
+    pub(crate) fn find(schema: &Schema) -> Result<Self, String> {
         let columns = COLUMNS.iter().map(|(name, of, _)| match schema.column_with_name(name) {
             None => Ok(None),
             Some((index, field)) if *field.data_type() == of.arrow() => Ok(Some(index)),
@@ -36,7 +36,7 @@ impl ColumnMap {
 #[cfg(feature = "parquet")]
 impl ColumnMap {
     /// Returns the rows with exactly the columns of this version.
-    pub(in crate::recording) fn table(
+    pub(crate) fn table(
         &self,
         batch: &RecordBatch,
     ) -> Result<RecordBatch, arrow_schema::ArrowError> {
@@ -51,15 +51,15 @@ impl ColumnMap {
 
 /// A row of a batch.
 #[derive(Clone, Copy)]
-pub(in crate::recording) struct RowCells<'a> {
-    pub(in crate::recording) batch: &'a RecordBatch,
-    pub(in crate::recording) columns: &'a ColumnMap,
-    pub(in crate::recording) row: usize,
+pub(crate) struct RowCells<'a> {
+    pub(crate) batch: &'a RecordBatch,
+    pub(crate) columns: &'a ColumnMap,
+    pub(crate) row: usize,
 }
 
 /// Problem of a row.
 #[derive(Debug)]
-pub(in crate::recording) struct RowError(pub(in crate::recording) String);
+pub(crate) struct RowError(pub(crate) String);
 
 impl<'a> RowCells<'a> {
     fn column(self, column: Column) -> Option<&'a dyn Array> {
@@ -72,36 +72,36 @@ impl<'a> RowCells<'a> {
         Some(self.column(column)?.as_primitive_opt::<T>()?.value(self.row))
     }
 
-    pub(in crate::recording) fn u16(self, column: Column) -> Option<u16> {
+    pub(crate) fn u16(self, column: Column) -> Option<u16> {
         self.value::<UInt16Type>(column)
     }
 
-    pub(in crate::recording) fn u32(self, column: Column) -> Option<u32> {
+    pub(crate) fn u32(self, column: Column) -> Option<u32> {
         self.value::<UInt32Type>(column)
     }
 
-    pub(in crate::recording) fn u64(self, column: Column) -> Option<u64> {
+    pub(crate) fn u64(self, column: Column) -> Option<u64> {
         self.value::<UInt64Type>(column)
     }
 
-    pub(in crate::recording) fn i32(self, column: Column) -> Option<i32> {
+    pub(crate) fn i32(self, column: Column) -> Option<i32> {
         self.value::<Int32Type>(column)
     }
 
-    pub(in crate::recording) fn time(self, column: Column) -> Option<i64> {
+    pub(crate) fn time(self, column: Column) -> Option<i64> {
         self.value::<TimestampNanosecondType>(column)
     }
 
-    pub(in crate::recording) fn flag(self, column: Column) -> Option<bool> {
+    pub(crate) fn flag(self, column: Column) -> Option<bool> {
         Some(self.column(column)?.as_boolean_opt()?.value(self.row))
     }
 
-    pub(in crate::recording) fn text(self, column: Column) -> Option<&'a str> {
+    pub(crate) fn text(self, column: Column) -> Option<&'a str> {
         Some(self.column(column)?.as_string_opt::<i32>()?.value(self.row))
     }
 
     /// Returns the list, empty if missing.
-    pub(in crate::recording) fn numbers(self, column: Column) -> Vec<Option<u64>> {
+    pub(crate) fn numbers(self, column: Column) -> Vec<Option<u64>> {
         let list = self.column(column).and_then(|array| array.as_list_opt::<i32>());
         let values = list.map(|list| list.value(self.row));
         let numbers = values.as_ref().and_then(|values| values.as_primitive_opt::<UInt64Type>());
@@ -109,25 +109,21 @@ impl<'a> RowCells<'a> {
     }
 
     /// Returns the list; an error if an item is null.
-    pub(in crate::recording) fn all_numbers(self, column: Column) -> Result<Vec<u64>, RowError> {
+    pub(crate) fn all_numbers(self, column: Column) -> Result<Vec<u64>, RowError> {
         let all: Option<Vec<u64>> = self.numbers(column).into_iter().collect();
         all.ok_or_else(|| self.bad(column))
     }
 
-    pub(in crate::recording) fn is_null(self, column: Column) -> bool {
+    pub(crate) fn is_null(self, column: Column) -> bool {
         self.column(column).is_none()
     }
 
     /// Returns the value; an error if it is missing.
-    pub(in crate::recording) fn must<T>(
-        self,
-        column: Column,
-        value: Option<T>,
-    ) -> Result<T, RowError> {
+    pub(crate) fn must<T>(self, column: Column, value: Option<T>) -> Result<T, RowError> {
         value.ok_or_else(|| self.bad(column))
     }
 
-    pub(in crate::recording) fn bad(self, column: Column) -> RowError {
+    pub(crate) fn bad(self, column: Column) -> RowError {
         let problem = if self.is_null(column) { "has no" } else { "has an impossible" };
         let word = self.text(Column::RowType).unwrap_or("unnamed");
         RowError(format!(

@@ -14,11 +14,11 @@ use arrow_schema::{ArrowError, SchemaRef};
 use super::super::schema::{COLUMNS, Column, ColumnType};
 
 /// Rows of a batch.
-pub(in crate::recording) struct BatchBuilder {
+pub(crate) struct BatchBuilder {
     columns: Vec<ColumnBuilder>,
     rows: usize,
     /// Bytes of texts and lists, which the number of rows does not bound.
-    pub(in crate::recording) loose_bytes: usize,
+    pub(crate) loose_bytes: usize,
 }
 
 enum ColumnBuilder {
@@ -75,17 +75,17 @@ impl ColumnBuilder {
 }
 
 impl BatchBuilder {
-    pub(in crate::recording) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let columns = COLUMNS.iter().map(|(_, of, _)| ColumnBuilder::new(*of)).collect();
         Self { columns, rows: 0, loose_bytes: 0 }
     }
 
-    pub(in crate::recording) const fn rows(&self) -> usize {
+    pub(crate) const fn rows(&self) -> usize {
         self.rows
     }
 
     /// Starts a row.
-    pub(in crate::recording) fn row(&mut self, word: &str) {
+    pub(crate) fn row(&mut self, word: &str) {
         self.rows += 1;
         self.text(Column::RowType, word);
     }
@@ -99,7 +99,7 @@ impl BatchBuilder {
     }
 
     /// Sets an unsigned number of any width; `None` leaves the cell null.
-    pub(in crate::recording) fn number(&mut self, column: Column, value: impl Into<Option<u64>>) {
+    pub(crate) fn number(&mut self, column: Column, value: impl Into<Option<u64>>) {
         let Some(value) = value.into() else { return };
         match self.cells(column) {
             Some(ColumnBuilder::U16(cells)) => {
@@ -113,32 +113,28 @@ impl BatchBuilder {
         }
     }
 
-    pub(in crate::recording) fn code(&mut self, column: Column, value: i32) {
+    pub(crate) fn code(&mut self, column: Column, value: i32) {
         match self.cells(column) {
             Some(ColumnBuilder::I32(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no codes", column.name()),
         }
     }
 
-    pub(in crate::recording) fn flag(&mut self, column: Column, value: bool) {
+    pub(crate) fn flag(&mut self, column: Column, value: bool) {
         match self.cells(column) {
             Some(ColumnBuilder::Bool(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no flags", column.name()),
         }
     }
 
-    pub(in crate::recording) fn time(&mut self, column: Column, value: i64) {
+    pub(crate) fn time(&mut self, column: Column, value: i64) {
         match self.cells(column) {
             Some(ColumnBuilder::Time(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no times", column.name()),
         }
     }
 
-    pub(in crate::recording) fn text<'a>(
-        &mut self,
-        column: Column,
-        value: impl Into<Option<&'a str>>,
-    ) {
+    pub(crate) fn text<'a>(&mut self, column: Column, value: impl Into<Option<&'a str>>) {
         let Some(value) = value.into() else { return };
         self.loose_bytes += value.len();
         match self.cells(column) {
@@ -147,7 +143,7 @@ impl BatchBuilder {
         }
     }
 
-    pub(in crate::recording) fn numbers(
+    pub(crate) fn numbers(
         &mut self,
         column: Column,
         values: impl IntoIterator<Item = Option<u64>>,
@@ -167,10 +163,7 @@ impl BatchBuilder {
     }
 
     /// Returns the rows as a batch, and empties the builder.
-    pub(in crate::recording) fn finish(
-        &mut self,
-        schema: SchemaRef,
-    ) -> Result<RecordBatch, ArrowError> {
+    pub(crate) fn finish(&mut self, schema: SchemaRef) -> Result<RecordBatch, ArrowError> {
         let rows = std::mem::take(&mut self.rows);
         self.loose_bytes = 0;
         let columns = self.columns.iter_mut().map(|cells| {

@@ -10,10 +10,10 @@ use super::super::schema::Column;
 use super::batch_builder::BatchBuilder;
 
 /// Returns the names of driver functions.
-pub(in crate::recording) type FunctionName = fn(FunctionId) -> &'static str;
+pub(crate) type FunctionName = fn(FunctionId) -> &'static str;
 
 /// Adds the row of an event.
-pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionName) {
+pub(crate) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionName) {
     match &event.kind {
         EventKind::ThreadName(name) => {
             batch.row("thread_name");
@@ -56,7 +56,7 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
 }
 
 /// Adds the row of a frame.
-pub(in crate::recording) fn frame(batch: &mut BatchBuilder, id: u32, frame: &Frame) {
+pub(crate) fn frame(batch: &mut BatchBuilder, id: u32, frame: &Frame) {
     batch.row("frame");
     id.put(batch, Column::FrameId);
     batch.text(Column::Function, &*frame.function);

@@ -58,7 +58,7 @@ impl Doubt {
 
 /// Uncertainty in one process after contexts ended.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct ContextEnds {
+pub(crate) struct ContextEnds {
     /// Allocations in known contexts.
     known: Doubt,
     /// Allocations in unknown contexts.
@@ -79,7 +79,7 @@ impl ContextEnds {
     }
 
     /// Adds an allocation.
-    pub(in crate::ledger) fn begin(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn begin(&mut self, entry: &AllocationEntry) {
         self.newest = self.newest.max(entry.returned_at);
         if let Some(doubt) = self.of(entry) {
             doubt.begin(entry);
@@ -87,30 +87,30 @@ impl ContextEnds {
     }
 
     /// Removes an allocation.
-    pub(in crate::ledger) fn end(&mut self, entry: &AllocationEntry, reason: EndReason) {
+    pub(crate) fn end(&mut self, entry: &AllocationEntry, reason: EndReason) {
         let doubtful = self.of(entry).is_some_and(|doubt| doubt.end(entry));
         self.open += u64::from(doubtful && reason == EndReason::Replaced);
     }
 
     /// Records the end of a known context.
-    pub(in crate::ledger) fn doubt_unknown(&mut self, at: Timestamp) {
+    pub(crate) fn doubt_unknown(&mut self, at: Timestamp) {
         self.unknown.raise(at.max(self.newest));
     }
 
     /// Records that an unknown context may have ended.
-    pub(in crate::ledger) fn doubt_all(&mut self, at: Timestamp) {
+    pub(crate) fn doubt_all(&mut self, at: Timestamp) {
         self.doubt_unknown(at);
         self.known.raise(at.max(self.newest));
     }
 
     /// Number of allocations that may have ended with a context, or did and are not counted as
     /// released.
-    pub(in crate::ledger) fn doubtful(&self) -> u64 {
+    pub(crate) fn doubtful(&self) -> u64 {
         self.known.doubtful + self.unknown.doubtful + self.open
     }
 
     /// Device memory of live allocations that may have ended with a context.
-    pub(in crate::ledger) fn doubtful_bytes(&self) -> ByteSum {
+    pub(crate) fn doubtful_bytes(&self) -> ByteSum {
         self.known.doubtful_bytes.plus(self.unknown.doubtful_bytes)
     }
 }

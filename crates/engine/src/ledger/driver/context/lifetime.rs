@@ -22,7 +22,7 @@ struct Released {
 impl Process {
     /// Applies a context call. Returns the number of objects that may have ended with the context
     /// and were not in doubt before.
-    pub(in crate::ledger) fn apply_context(&mut self, event: &Event, call: ContextCall) -> u64 {
+    pub(crate) fn apply_context(&mut self, event: &Event, call: ContextCall) -> u64 {
         let ends = match call {
             ContextCall::Created { .. }
             | ContextCall::PrimaryRetained { .. }
@@ -190,7 +190,7 @@ impl Process {
     }
 
     /// Applies the device of a context once it is known.
-    pub(in crate::ledger) fn set_context_device(&mut self, context: u32, device: DeviceId) {
+    pub(crate) fn set_context_device(&mut self, context: u32, device: DeviceId) {
         self.devices.uses(device);
         self.set_pool_device(context, device);
         if self.contexts.set_device(context, device) {

@@ -1,7 +1,7 @@
 //! Contexts of one process: their device, the number of live allocations, and the users of primary
 //! contexts.
 
-pub(in crate::ledger) mod ends;
+pub(crate) mod ends;
 mod lifetime;
 mod reused;
 
@@ -40,7 +40,7 @@ struct PrimaryContext {
 
 /// Effect of releasing a primary context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ledger) enum PrimaryRelease {
+pub(crate) enum PrimaryRelease {
     /// No user is left: all memory of this context is freed.
     Last(u32),
     /// There are other users.
@@ -51,7 +51,7 @@ pub(in crate::ledger) enum PrimaryRelease {
 
 /// The contexts of one process.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct Contexts {
+pub(crate) struct Contexts {
     slots: Slots<Context>,
     by_id: HashMap<ContextId, u32>,
     primaries: Vec<PrimaryContext>,
@@ -61,27 +61,27 @@ pub(in crate::ledger) struct Contexts {
     began: u64,
     ended: u64,
     /// Contexts whose handle was used again.
-    pub(in crate::ledger) reused: ReusedContexts,
+    pub(crate) reused: ReusedContexts,
 }
 
 impl Contexts {
     /// `counted`: the process has been traced since its start.
-    pub(in crate::ledger) fn new(counted: bool) -> Self {
+    pub(crate) fn new(counted: bool) -> Self {
         Self { counted, ..Self::default() }
     }
 
     /// Records that a call ended a context, or may have.
-    pub(in crate::ledger) fn record_end(&mut self) {
+    pub(crate) fn record_end(&mut self) {
         self.ended += 1;
     }
 
     /// Number of contexts that were seen, and of calls that ended one, or may have.
-    pub(in crate::ledger) const fn began_and_ended(&self) -> (u64, u64) {
+    pub(crate) const fn began_and_ended(&self) -> (u64, u64) {
         (self.began, self.ended)
     }
 
     /// Whether a context may have ended; its memory may have been on any device.
-    pub(in crate::ledger) fn any_ended(&self) -> bool {
+    pub(crate) fn any_ended(&self) -> bool {
         self.ended > 0
     }
 
@@ -91,33 +91,33 @@ impl Contexts {
     }
 
     /// Devices of all known contexts.
-    pub(in crate::ledger) fn devices(&self) -> impl Iterator<Item = DeviceId> {
+    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceId> {
         self.known().filter_map(|(_, context)| context.device)
     }
 
     /// Contexts whose device is unknown.
-    pub(in crate::ledger) fn without_device(&self) -> Vec<u32> {
+    pub(crate) fn without_device(&self) -> Vec<u32> {
         let waiting = self.known().filter(|(_, context)| context.device.is_none());
         waiting.map(|(index, _)| index).collect()
     }
 
     /// Whether every context so far is on this device.
-    pub(in crate::ledger) fn all_on(&self, device: DeviceId) -> bool {
+    pub(crate) fn all_on(&self, device: DeviceId) -> bool {
         self.ended == 0 && self.known().all(|(_, context)| context.device == Some(device))
     }
 
     /// Marks the number of users of primary contexts as unknown: records about contexts were lost,
     /// or the process is older than the trace.
-    pub(in crate::ledger) fn mark_count_unknown(&mut self) {
+    pub(crate) fn mark_count_unknown(&mut self) {
         self.counted = false;
     }
 
-    pub(in crate::ledger) fn find(&self, id: ContextId) -> Option<u32> {
+    pub(crate) fn find(&self, id: ContextId) -> Option<u32> {
         self.by_id.get(&id).copied()
     }
 
     /// Index of a context; adds it if it is new.
-    pub(in crate::ledger) fn of(&mut self, id: ContextId) -> u32 {
+    pub(crate) fn of(&mut self, id: ContextId) -> u32 {
         if let Some(index) = self.find(id) {
             return index;
         }
@@ -130,22 +130,22 @@ impl Contexts {
     }
 
     /// Handle of a context; `None` for `NIL`.
-    pub(in crate::ledger) fn id(&self, index: u32) -> Option<ContextId> {
+    pub(crate) fn id(&self, index: u32) -> Option<ContextId> {
         self.slots.get(index).map(|context| context.id)
     }
 
     /// Device of a context, if known; `None` for `NIL`.
-    pub(in crate::ledger) fn device(&self, index: u32) -> Option<DeviceId> {
+    pub(crate) fn device(&self, index: u32) -> Option<DeviceId> {
         self.slots.get(index)?.device
     }
 
     /// Number of live allocations in the context.
-    pub(in crate::ledger) fn live(&self, index: u32) -> u64 {
+    pub(crate) fn live(&self, index: u32) -> u64 {
         self.slots.get(index).map_or(0, |context| context.live)
     }
 
     /// Sets the device; returns whether allocations were waiting for it.
-    pub(in crate::ledger) fn set_device(&mut self, index: u32, device: DeviceId) -> bool {
+    pub(crate) fn set_device(&mut self, index: u32, device: DeviceId) -> bool {
         self.slots.get_mut(index).is_some_and(|context| {
             context.device = Some(device);
             context.waiting > 0
@@ -153,14 +153,14 @@ impl Contexts {
     }
 
     /// Records that all allocations of the context have a device now.
-    pub(in crate::ledger) fn clear_waiting(&mut self, index: u32) {
+    pub(crate) fn clear_waiting(&mut self, index: u32) {
         if let Some(context) = self.slots.get_mut(index) {
             context.waiting = 0;
         }
     }
 
     /// Records that `cuCtxCreate` created the context at that time.
-    pub(in crate::ledger) fn create(&mut self, index: u32, at: Timestamp) {
+    pub(crate) fn create(&mut self, index: u32, at: Timestamp) {
         if let Some(context) = self.slots.get_mut(index) {
             (context.created, context.since) = (true, at);
         }
@@ -168,19 +168,19 @@ impl Contexts {
     }
 
     /// When a context was created.
-    pub(in crate::ledger) fn since(&self, index: u32) -> Timestamp {
+    pub(crate) fn since(&self, index: u32) -> Timestamp {
         self.slots.get(index).map_or(Timestamp(0), |context| context.since)
     }
 
     /// Context that a destroy call ends; `None` if the call was entered before the context was
     /// created.
-    pub(in crate::ledger) fn destroyed(&self, id: ContextId, entered: Timestamp) -> Option<u32> {
+    pub(crate) fn destroyed(&self, id: ContextId, entered: Timestamp) -> Option<u32> {
         self.find(id).filter(|&index| existed(self.since(index), entered))
     }
 
     /// Removes a destroyed context. A context with allocations is kept, with an unknown device:
     /// they belong to a newer context with the same handle, whose creation was not seen.
-    pub(in crate::ledger) fn remove_destroyed(&mut self, index: u32) {
+    pub(crate) fn remove_destroyed(&mut self, index: u32) {
         if self.primaries.iter().any(|primary| primary.context == index) {
             return;
         }
@@ -195,7 +195,7 @@ impl Contexts {
 
     /// Adds a user of a device's primary context. Returns the previous primary context if it was a
     /// different one: that one must have ended.
-    pub(in crate::ledger) fn retain(&mut self, device: DeviceId, context: u32) -> Option<u32> {
+    pub(crate) fn retain(&mut self, device: DeviceId, context: u32) -> Option<u32> {
         let known = self.primaries.iter_mut().find(|primary| primary.device == device);
         let Some(primary) = known else {
             self.primaries.push(PrimaryContext { device, context, users: 1 });
@@ -211,18 +211,18 @@ impl Contexts {
     }
 
     /// Whether a device's primary context has other users after a release.
-    pub(in crate::ledger) fn is_shared(&self, device: DeviceId) -> bool {
+    pub(crate) fn is_shared(&self, device: DeviceId) -> bool {
         let known = self.primaries.iter().find(|primary| primary.device == device);
         self.counted && known.is_some_and(|primary| primary.users > 1)
     }
 
     /// Whether a device has no primary context: every retain was seen, and there was none.
-    pub(in crate::ledger) fn has_no_primary(&self, device: DeviceId) -> bool {
+    pub(crate) fn has_no_primary(&self, device: DeviceId) -> bool {
         self.counted && self.primary(device).is_none() && self.guess_primary(device).is_none()
     }
 
     /// Drops a user of a device's primary context.
-    pub(in crate::ledger) fn release(&mut self, device: DeviceId) -> PrimaryRelease {
+    pub(crate) fn release(&mut self, device: DeviceId) -> PrimaryRelease {
         if !self.counted {
             return PrimaryRelease::Unknown;
         }
@@ -241,21 +241,21 @@ impl Contexts {
     }
 
     /// Primary context of a device, according to its retains.
-    pub(in crate::ledger) fn primary(&self, device: DeviceId) -> Option<u32> {
+    pub(crate) fn primary(&self, device: DeviceId) -> Option<u32> {
         let known = self.primaries.iter().find(|primary| primary.device == device);
         known.map(|primary| primary.context)
     }
 
     /// Guesses the primary context of a device without a known retain: the only context on it that
     /// was not created by `cuCtxCreate`.
-    pub(in crate::ledger) fn guess_primary(&self, device: DeviceId) -> Option<u32> {
+    pub(crate) fn guess_primary(&self, device: DeviceId) -> Option<u32> {
         let is_candidate = |context: &Context| context.device == Some(device) && !context.created;
         let mut candidates = self.known().filter(|(_, context)| is_candidate(context));
         candidates.next().filter(|_| candidates.next().is_none()).map(|(index, _)| index)
     }
 
     /// Counts a new allocation.
-    pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn add(&mut self, entry: &AllocationEntry) {
         if let Some(context) = self.slots.get_mut(entry.context()) {
             context.live += 1;
             context.waiting += u64::from(entry.device().is_none());
@@ -263,7 +263,7 @@ impl Contexts {
     }
 
     /// Removes an allocation from the count.
-    pub(in crate::ledger) fn remove(&mut self, entry: &AllocationEntry) {
+    pub(crate) fn remove(&mut self, entry: &AllocationEntry) {
         if let Some(context) = self.slots.get_mut(entry.context()) {
             context.live = context.live.saturating_sub(1);
             let waiting = u64::from(entry.device().is_none());

@@ -11,10 +11,10 @@ const MAX_REUSED: usize = 64;
 
 /// Device memory that seemed to end in a call entered at `until`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ledger) struct EndedMemory {
-    pub(in crate::ledger) device: Option<DeviceId>,
-    pub(in crate::ledger) bytes: u64,
-    pub(in crate::ledger) until: Timestamp,
+pub(crate) struct EndedMemory {
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) bytes: u64,
+    pub(crate) until: Timestamp,
 }
 
 #[derive(Debug)]
@@ -28,12 +28,12 @@ struct ReusedContext {
 
 /// Contexts of one process whose destroy call has not returned.
 #[derive(Debug, Default)]
-pub(in crate::ledger) struct ReusedContexts(Vec<ReusedContext>);
+pub(crate) struct ReusedContexts(Vec<ReusedContext>);
 
 impl ReusedContexts {
     /// Records that the handle of a context, created at `since`, was used again by a call that
     /// returned at `at`.
-    pub(in crate::ledger) fn add(
+    pub(crate) fn add(
         &mut self,
         id: ContextId,
         (since, at): (Timestamp, Timestamp),
@@ -49,11 +49,7 @@ impl ReusedContexts {
     }
 
     /// Returns the memory of the context that a destroy call entered at this time has ended.
-    pub(in crate::ledger) fn destroyed(
-        &mut self,
-        id: ContextId,
-        entered: Timestamp,
-    ) -> Vec<EndedMemory> {
+    pub(crate) fn destroyed(&mut self, id: ContextId, entered: Timestamp) -> Vec<EndedMemory> {
         let is_ended =
             |one: &ReusedContext| one.id == id && existed(one.since, entered) && entered <= one.at;
         let found = self.0.iter().position(is_ended);

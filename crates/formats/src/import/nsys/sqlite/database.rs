@@ -11,15 +11,15 @@ use crate::import::ImportError;
 
 /// An open database.
 #[derive(Debug)]
-pub(in crate::import) struct Database {
+pub(crate) struct Database {
     path: PathBuf,
-    pub(in crate::import::nsys) connection: Connection,
+    pub(crate) connection: Connection,
 }
 
 impl Database {
     /// Opens a file for reading. Without a write-ahead log no process is writing, so no lock is
     /// taken and the directory of the file may be read-only.
-    pub(in crate::import) fn open(path: &Path) -> Result<Self, ImportError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
         check_length(path)?;
         if has_content(&with_suffix(path, "-journal")) {
             return Err(ImportError::Broken {
@@ -51,12 +51,12 @@ impl Database {
     }
 
     /// Returns the path of the file.
-    pub(in crate::import::nsys) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the names of tables, at most a thousand.
-    pub(in crate::import) fn tables(&self) -> Result<Vec<String>, ImportError> {
+    pub(crate) fn tables(&self) -> Result<Vec<String>, ImportError> {
         let location = "the schema";
         let mut names = Vec::new();
         let mut statement = self
@@ -72,11 +72,7 @@ impl Database {
     }
 
     /// Converts a SQLite error.
-    pub(in crate::import::nsys) fn sqlite_error(
-        &self,
-        location: &str,
-        error: &rusqlite::Error,
-    ) -> ImportError {
+    pub(crate) fn sqlite_error(&self, location: &str, error: &rusqlite::Error) -> ImportError {
         sqlite_error(&self.path, location, error)
     }
 }

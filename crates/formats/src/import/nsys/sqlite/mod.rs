@@ -1,6 +1,6 @@
 //! A reader of SQLite files that trusts nothing in them.
 
-pub(in crate::import) mod database;
+pub(crate) mod database;
 pub(super) mod page_reader;
 pub(super) mod record;
 pub(super) mod string_table;

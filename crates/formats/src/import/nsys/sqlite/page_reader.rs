@@ -10,11 +10,11 @@ use super::record::{LayoutCache, RecordRow, varint};
 
 /// The file has an unsupported layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::nsys) struct UnsupportedLayout;
+pub(crate) struct UnsupportedLayout;
 
 /// Error of reading rows from the pages.
 #[derive(Debug)]
-pub(in crate::import::nsys) enum Failed {
+pub(crate) enum Failed {
     /// SQLite may be able to read the file.
     Unusual,
     /// The file cannot be read at all.
@@ -45,7 +45,7 @@ const READ_AHEAD_BYTES: usize = 1 << 18;
 
 /// A database file, read by page.
 #[derive(Debug)]
-pub(in crate::import::nsys) struct PageReader {
+pub(crate) struct PageReader {
     file: File,
     page: usize,
     usable: usize,
@@ -54,7 +54,7 @@ pub(in crate::import::nsys) struct PageReader {
 
 impl PageReader {
     /// Reads and checks the header of a file.
-    pub(in crate::import::nsys) fn open(file: File) -> Result<Self, Failed> {
+    pub(crate) fn open(file: File) -> Result<Self, Failed> {
         let mut header = [0; 100];
         file.read_exact_at(&mut header, 0)?;
         let length = file.metadata()?.len();
@@ -77,7 +77,7 @@ impl PageReader {
     }
 
     /// Calls `each` with the rows of the table whose tree has its root at page `root`, by rowid.
-    pub(in crate::import::nsys) fn rows<const N: usize, E>(
+    pub(crate) fn rows<const N: usize, E>(
         &self,
         root: u32,
         positions: &[u8],

@@ -3,36 +3,35 @@
 
 /// Requested values of one row.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::import::nsys) struct RecordRow<'a, const N: usize> {
+pub(crate) struct RecordRow<'a, const N: usize> {
     /// Integers; 0 if missing.
-    pub(in crate::import::nsys) values: [i64; N],
+    pub(crate) values: [i64; N],
     /// Bit set of columns without a value.
-    pub(in crate::import::nsys) null: u32,
+    pub(crate) null: u32,
     /// Bit set of columns with a value that is not an integer.
-    pub(in crate::import::nsys) wrong: u32,
+    pub(crate) wrong: u32,
     /// Text of the last requested column, if it contains one.
-    pub(in crate::import::nsys) text: &'a [u8],
+    pub(crate) text: &'a [u8],
 }
 
 impl<const N: usize> RecordRow<'_, N> {
     /// A row without values.
-    pub(in crate::import::nsys) const EMPTY: Self =
-        Self { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
+    pub(crate) const EMPTY: Self = Self { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
 
     /// Returns the integer of a column; `None` if missing.
     #[inline]
-    pub(in crate::import::nsys) fn int(&self, column: usize) -> Option<i64> {
+    pub(crate) fn int(&self, column: usize) -> Option<i64> {
         let absent = (self.null | self.wrong) & (1 << column) != 0;
         if absent { None } else { self.values.get(column).copied() }
     }
 }
 
 /// A column of the table that was not requested.
-pub(in crate::import::nsys) const SKIPPED_COLUMN: u8 = u8::MAX;
+pub(crate) const SKIPPED_COLUMN: u8 = u8::MAX;
 
 /// Returns the value and the length of a variable-length integer.
 #[inline]
-pub(in crate::import::nsys) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
+pub(crate) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
     if first < 0x80 { Some((u64::from(first), 1)) } else { long_varint(bytes) }
 }
@@ -81,7 +80,7 @@ fn integer(record: &[u8], at: usize, length: usize) -> Option<i64> {
 /// Decodes the requested values of a record; `positions` has the position in the row for each
 /// column of the table.
 #[inline]
-pub(in crate::import::nsys) fn decode<'a, const N: usize>(
+pub(crate) fn decode<'a, const N: usize>(
     record: &'a [u8],
     positions: &[u8],
 ) -> Option<RecordRow<'a, N>> {
@@ -153,13 +152,13 @@ const MAX_LAYOUTS: usize = 256;
 
 /// Cached layouts of a table.
 #[derive(Debug)]
-pub(in crate::import::nsys) struct LayoutCache<'p, const N: usize> {
+pub(crate) struct LayoutCache<'p, const N: usize> {
     positions: &'p [u8],
     known: Vec<RecordLayout<N>>,
 }
 
 impl<'p, const N: usize> LayoutCache<'p, N> {
-    pub(in crate::import::nsys) fn new(positions: &'p [u8]) -> Self {
+    pub(crate) fn new(positions: &'p [u8]) -> Self {
         let unused = RecordLayout {
             header: [u64::MAX; 4],
             needed: 0,
@@ -175,7 +174,7 @@ impl<'p, const N: usize> LayoutCache<'p, N> {
     /// Decodes the requested values of a record, like [`decode`]. Values of columns without one are
     /// left unchanged.
     #[inline]
-    pub(in crate::import::nsys) fn decode<'a>(
+    pub(crate) fn decode<'a>(
         &mut self,
         record: &'a [u8],
         row: &mut RecordRow<'a, N>,

@@ -14,14 +14,14 @@ const MAX_UNINDEXED_LOOKUPS: u32 = 1000;
 
 /// Strings of a file.
 #[derive(Debug)]
-pub(in crate::import::nsys) struct StringTable<'d> {
+pub(crate) struct StringTable<'d> {
     statement: Option<Statement<'d>>,
     remaining_lookups: Option<u32>,
 }
 
 impl<'d> StringTable<'d> {
     /// Prepares the lookup; a file without the table has no strings.
-    pub(in crate::import::nsys) fn new(database: &'d Database) -> Result<Self, ImportError> {
+    pub(crate) fn new(database: &'d Database) -> Result<Self, ImportError> {
         let failed = |error| database.sqlite_error("table StringIds", &error);
         let columns: Result<Vec<i64>, _> = database
             .connection
@@ -40,7 +40,7 @@ impl<'d> StringTable<'d> {
     }
 
     /// Returns the string of an id, if it exists.
-    pub(in crate::import::nsys) fn get(&mut self, id: i64) -> Option<String> {
+    pub(crate) fn get(&mut self, id: i64) -> Option<String> {
         if let Some(remaining) = &mut self.remaining_lookups {
             *remaining = remaining.checked_sub(1)?;
         }
@@ -50,7 +50,7 @@ impl<'d> StringTable<'d> {
 }
 
 /// Converts bytes of a file to text: up to the first NUL, and at most `MAX_STRING_BYTES`.
-pub(in crate::import::nsys) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(MAX_STRING_BYTES);
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }

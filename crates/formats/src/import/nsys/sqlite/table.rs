@@ -12,7 +12,7 @@ use crate::import::ImportError;
 
 /// Order of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::nsys) enum RowOrder {
+pub(crate) enum RowOrder {
     /// The order of the file.
     Stored,
     /// By these columns, then in the order of the file.
@@ -21,7 +21,7 @@ pub(in crate::import::nsys) enum RowOrder {
 
 /// An existing table, and the positions of its columns.
 #[derive(Debug)]
-pub(in crate::import::nsys) struct Table<const N: usize> {
+pub(crate) struct Table<const N: usize> {
     name: &'static str,
     columns: [&'static str; N],
     /// Bit set of the columns that the table has.
@@ -36,7 +36,7 @@ pub(in crate::import::nsys) struct Table<const N: usize> {
 
 impl<const N: usize> Table<N> {
     /// Finds a table; `None` if the file has none of that name.
-    pub(in crate::import::nsys) fn find(
+    pub(crate) fn find(
         database: &Database,
         name: &'static str,
         columns: [&'static str; N],
@@ -99,12 +99,12 @@ impl<const N: usize> Table<N> {
     }
 
     /// Returns whether the table has a column.
-    pub(in crate::import::nsys) const fn has(&self, column: usize) -> bool {
+    pub(crate) const fn has(&self, column: usize) -> bool {
         self.present & (1 << column) != 0
     }
 
     /// Returns an error if a required column is missing.
-    pub(in crate::import::nsys) fn require(
+    pub(crate) fn require(
         &self,
         database: &Database,
         columns: &[usize],
@@ -121,7 +121,7 @@ impl<const N: usize> Table<N> {
     }
 
     /// Passes all rows to a reader.
-    pub(in crate::import::nsys) fn rows(
+    pub(crate) fn rows(
         &self,
         database: &Database,
         order: RowOrder,
@@ -189,7 +189,7 @@ impl<const N: usize> Table<N> {
 }
 
 /// Receiver of the rows of a table.
-pub(in crate::import::nsys) trait RowReader<const N: usize> {
+pub(crate) trait RowReader<const N: usize> {
     /// Called before the first row. If it is called again, all rows so far are void.
     fn begin(&mut self) -> Result<(), ImportError>;
     /// Called for each row.

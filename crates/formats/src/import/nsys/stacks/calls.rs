@@ -44,7 +44,7 @@ const ALLOCATION_PREFIXES: [&str; 10] = [
 
 /// Calls that allocations of one process refer to.
 #[derive(Debug, Default)]
-pub(in crate::import::nsys) struct CallTable {
+pub(crate) struct CallTable {
     ids: Lookup,
     /// One slot per call: a chain or a name, and later a site.
     slots: Vec<u32>,
@@ -54,7 +54,7 @@ pub(in crate::import::nsys) struct CallTable {
 impl CallTable {
     /// Adds a call that an allocation refers to.
     #[inline]
-    pub(in crate::import::nsys) fn request(&mut self, correlation: u32) {
+    pub(crate) fn request(&mut self, correlation: u32) {
         self.ids.push(correlation);
     }
 
@@ -66,7 +66,7 @@ impl CallTable {
 
     /// Returns the site and thread of a call.
     #[inline]
-    pub(in crate::import::nsys) fn get(&mut self, correlation: u32) -> (Option<SiteId>, Tid) {
+    pub(crate) fn get(&mut self, correlation: u32) -> (Option<SiteId>, Tid) {
         let Some(at) = self.ids.find(correlation) else { return (None, Tid(0)) };
         let site = self.slots.get(at).copied().filter(|&site| site != EMPTY_SLOT).map(SiteId);
         (site, Tid(self.threads.get(at).copied().unwrap_or(0)))
@@ -75,13 +75,13 @@ impl CallTable {
 
 /// Statistics of the calls.
 #[derive(Debug, Default)]
-pub(in crate::import::nsys) struct CallStats {
+pub(crate) struct CallStats {
     /// Number of calls that failed with an out-of-memory error, by the id of the name.
     failed: HashMap<i64, u64>,
     /// Lowest chain that a call refers to.
-    pub(in crate::import::nsys) lowest_chain: Option<u32>,
+    pub(crate) lowest_chain: Option<u32>,
     /// Some calls with their chain and the id of their name.
-    pub(in crate::import::nsys) samples: Vec<(u32, i64)>,
+    pub(crate) samples: Vec<(u32, i64)>,
     /// Number of rows with invalid values.
     invalid: u64,
 }
@@ -166,7 +166,7 @@ impl CallReader<'_> {
 }
 
 /// Reads the calls that allocations refer to.
-pub(in crate::import::nsys) fn read(
+pub(crate) fn read(
     database: &Database,
     processes: &mut Processes,
 ) -> Result<CallStats, ImportError> {
@@ -180,7 +180,7 @@ pub(in crate::import::nsys) fn read(
 }
 
 /// Returns the chains that calls refer to, once each.
-pub(in crate::import::nsys) fn chains(processes: &mut Processes, shift: u32) -> Lookup {
+pub(crate) fn chains(processes: &mut Processes, shift: u32) -> Lookup {
     let mut chains = Lookup::default();
     processes.each(|process| {
         for &slot in &process.calls.slots {
@@ -195,7 +195,7 @@ pub(in crate::import::nsys) fn chains(processes: &mut Processes, shift: u32) -> 
 
 /// Sets the site of each call: that of its chain, or a synthetic frame with the name of its
 /// function.
-pub(in crate::import::nsys) fn resolve(
+pub(crate) fn resolve(
     processes: &mut Processes,
     mut site_of_chain: impl FnMut(u32) -> Option<SiteId>,
     strings: &mut StringTable<'_>,
@@ -221,7 +221,7 @@ pub(in crate::import::nsys) fn resolve(
 }
 
 /// Returns a site with one synthetic frame.
-pub(in crate::import::nsys) fn synthetic_site(text: &str, sink: &mut dyn ImportSink) -> SiteId {
+pub(crate) fn synthetic_site(text: &str, sink: &mut dyn ImportSink) -> SiteId {
     let frame = Frame { function: text.into(), language: Language::Synthetic, ..Frame::default() };
     let stacks = sink.stacks();
     let frame = stacks.frame(frame);
@@ -229,7 +229,7 @@ pub(in crate::import::nsys) fn synthetic_site(text: &str, sink: &mut dyn ImportS
 }
 
 /// Returns the function name without the API version: `cudaMalloc_v3020` is `cudaMalloc`.
-pub(in crate::import::nsys) fn api_name(name: &str) -> &str {
+pub(crate) fn api_name(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((base, version))
             if version.len() >= 4 && version.bytes().all(|byte| byte.is_ascii_digit()) =>
@@ -242,11 +242,7 @@ pub(in crate::import::nsys) fn api_name(name: &str) -> &str {
 
 impl CallStats {
     /// Adds warnings about failed allocations and invalid rows.
-    pub(in crate::import::nsys) fn add_warnings(
-        &self,
-        strings: &mut StringTable<'_>,
-        warnings: &mut Warnings,
-    ) {
+    pub(crate) fn add_warnings(&self, strings: &mut StringTable<'_>, warnings: &mut Warnings) {
         for (&name, &count) in &self.failed {
             let name = strings.get(name).unwrap_or_default();
             let name = api_name(&name);

@@ -26,7 +26,7 @@ const COLUMNS: [&str; 5] = ["id", "symbol", "module", "unresolved", "stackDepth"
 
 /// Sites of the chains that allocations refer to.
 #[derive(Debug, Default)]
-pub(in crate::import::nsys) struct ChainSites {
+pub(crate) struct ChainSites {
     ids: Lookup,
     sites: Vec<u32>,
     /// Offset between the number that a call has for its chain and the chain's id.
@@ -35,14 +35,14 @@ pub(in crate::import::nsys) struct ChainSites {
 
 impl ChainSites {
     /// Returns the site of the chain that a call refers to.
-    pub(in crate::import::nsys) fn site(&mut self, number: u32) -> Option<SiteId> {
+    pub(crate) fn site(&mut self, number: u32) -> Option<SiteId> {
         let at = self.ids.find(number.checked_add(self.shift)?)?;
         self.sites.get(at).copied().filter(|&site| site != NO_SITE).map(SiteId)
     }
 }
 
 /// Reads the chains that calls of `processes` refer to.
-pub(in crate::import::nsys) fn read(
+pub(crate) fn read(
     database: &Database,
     processes: &mut super::super::processes::Processes,
     stats: &CallStats,

@@ -3,7 +3,7 @@
 
 /// Sorted numbers.
 #[derive(Debug, Default)]
-pub(in crate::import::nsys) struct Lookup {
+pub(crate) struct Lookup {
     keys: Vec<u32>,
     sorted: bool,
     last: usize,
@@ -20,7 +20,7 @@ const ABSENT: u32 = u32::MAX;
 impl Lookup {
     /// Adds a number; duplicates are dropped by [`Lookup::done`].
     #[inline]
-    pub(in crate::import::nsys) fn push(&mut self, key: u32) {
+    pub(crate) fn push(&mut self, key: u32) {
         if self.keys.last() != Some(&key) {
             self.sorted = false;
             self.keys.push(key);
@@ -28,7 +28,7 @@ impl Lookup {
     }
 
     /// Sorts the numbers. Called once after all were added.
-    pub(in crate::import::nsys) fn done(&mut self) {
+    pub(crate) fn done(&mut self) {
         if !self.sorted {
             if !self.keys.is_sorted() {
                 self.keys.sort_unstable();
@@ -54,13 +54,13 @@ impl Lookup {
     }
 
     /// Returns the number of distinct numbers.
-    pub(in crate::import::nsys) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.keys.len()
     }
 
     /// Returns the position of a number, after [`Lookup::done`].
     #[inline]
-    pub(in crate::import::nsys) fn find(&mut self, key: u32) -> Option<usize> {
+    pub(crate) fn find(&mut self, key: u32) -> Option<usize> {
         if !self.near.is_empty() {
             let at = key.checked_sub(*self.keys.first()?)? as usize;
             return self.near.get(at).filter(|&&at| at != ABSENT).map(|&at| at as usize);

@@ -8,7 +8,7 @@ use super::error::ReadError;
 const WINDOW: usize = 256 << 10;
 
 /// A reader that tracks its offset and the maximum remaining length.
-pub(in crate::import::torch) struct ByteWindow {
+pub(crate) struct ByteWindow {
     reader: Box<dyn Read>,
     window: Vec<u8>,
     at: usize,
@@ -20,24 +20,24 @@ pub(in crate::import::torch) struct ByteWindow {
 
 impl ByteWindow {
     /// Reads from `reader`, which has at most `max` bytes.
-    pub(in crate::import::torch) fn new(reader: Box<dyn Read>, max: u64) -> Self {
+    pub(crate) fn new(reader: Box<dyn Read>, max: u64) -> Self {
         Self { reader, window: Vec::with_capacity(WINDOW), at: 0, before: 0, max }
     }
 
     /// Returns the number of consumed bytes.
-    pub(in crate::import::torch) fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.before.saturating_add(self.at as u64)
     }
 
     /// Returns the maximum number of remaining bytes.
-    pub(in crate::import::torch) fn remaining(&self) -> u64 {
+    pub(crate) fn remaining(&self) -> u64 {
         self.max.saturating_sub(self.offset())
     }
 
     /// Returns the next byte if it is in the window. If not, the caller reports progress before the
     /// window is refilled.
     #[inline]
-    pub(in crate::import::torch) fn next_in_window(&mut self) -> Option<u8> {
+    pub(crate) fn next_in_window(&mut self) -> Option<u8> {
         let byte = self.window.get(self.at).copied();
         self.at += usize::from(byte.is_some());
         byte
@@ -45,19 +45,19 @@ impl ByteWindow {
 
     /// Returns the following bytes of the window, without consuming them.
     #[inline]
-    pub(in crate::import::torch) fn ahead(&self) -> &[u8] {
+    pub(crate) fn ahead(&self) -> &[u8] {
         self.window.get(self.at..).unwrap_or_default()
     }
 
     /// Consumes bytes of the window.
     #[inline]
-    pub(in crate::import::torch) fn advance(&mut self, bytes: usize) {
+    pub(crate) fn advance(&mut self, bytes: usize) {
         self.at = self.at.saturating_add(bytes).min(self.window.len());
     }
 
     /// Consumes the next bytes, as many as an operand has.
     #[inline]
-    pub(in crate::import::torch) fn array<const N: usize>(&mut self) -> Result<[u8; N], ReadError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], ReadError> {
         if let Some(bytes) = self.window.get(self.at..).and_then(<[u8]>::first_chunk::<N>) {
             self.at += N;
             return Ok(*bytes);
@@ -71,7 +71,7 @@ impl ByteWindow {
 
     /// Calls `use_it` with the next `length` bytes, or with the first `keep` of them if there are
     /// more. All are consumed.
-    pub(in crate::import::torch) fn text<T>(
+    pub(crate) fn text<T>(
         &mut self,
         length: u64,
         keep: usize,

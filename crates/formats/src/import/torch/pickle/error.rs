@@ -4,11 +4,11 @@ use std::io;
 
 /// Error of reading. Boxed, so that results of single opcodes stay small.
 #[derive(Debug)]
-pub(in crate::import::torch) struct ReadError(Box<ReadErrorKind>);
+pub(crate) struct ReadError(Box<ReadErrorKind>);
 
 /// Kind of an error.
 #[derive(Debug)]
-pub(in crate::import::torch) enum ReadErrorKind {
+pub(crate) enum ReadErrorKind {
     /// Error of the system.
     Io(io::Error),
     /// The pickle is invalid.
@@ -25,31 +25,31 @@ pub(in crate::import::torch) enum ReadErrorKind {
 }
 
 /// For files that were truncated or damaged.
-pub(in crate::import::torch) const COPY_AGAIN: &str =
+pub(crate) const COPY_AGAIN: &str =
     "the file is damaged or cut short: copy it again, or dump the snapshot again";
 
 /// For pickles that contain more than plain data.
-pub(in crate::import::torch) const NEVER_RUN: &str = "pickles are never executed; only plain data is supported: \
+pub(crate) const NEVER_RUN: &str = "pickles are never executed; only plain data is supported: \
     make the file with torch.cuda.memory._dump_snapshot()";
 
 impl ReadError {
-    pub(in crate::import::torch) fn io(error: io::Error) -> Self {
+    pub(crate) fn io(error: io::Error) -> Self {
         Self(Box::new(ReadErrorKind::Io(error)))
     }
 
-    pub(in crate::import::torch) fn broken(problem: impl Into<String>, at: u64) -> Self {
+    pub(crate) fn broken(problem: impl Into<String>, at: u64) -> Self {
         Self(Box::new(ReadErrorKind::Broken { problem: problem.into(), at, advice: COPY_AGAIN }))
     }
 
-    pub(in crate::import::torch) fn rejected(problem: impl Into<String>, at: u64) -> Self {
+    pub(crate) fn rejected(problem: impl Into<String>, at: u64) -> Self {
         Self(Box::new(ReadErrorKind::Broken { problem: problem.into(), at, advice: NEVER_RUN }))
     }
 
-    pub(in crate::import::torch) fn not_snapshot(reason: impl Into<String>) -> Self {
+    pub(crate) fn not_snapshot(reason: impl Into<String>) -> Self {
         Self(Box::new(ReadErrorKind::NotSnapshot(reason.into())))
     }
 
-    pub(in crate::import::torch) fn into_kind(self) -> ReadErrorKind {
+    pub(crate) fn into_kind(self) -> ReadErrorKind {
         *self.0
     }
 }

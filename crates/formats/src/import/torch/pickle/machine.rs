@@ -20,24 +20,21 @@ const MAX_DEPTH: usize = 256;
 const DICT_BATCH_VALUES: usize = 2000;
 
 /// The stack, the memo, and the builder that interprets values.
-pub(in crate::import::torch) struct PickleMachine<'m, 's> {
-    pub(in crate::import::torch) input: ByteWindow,
-    pub(in crate::import::torch) stack: Vec<Value>,
+pub(crate) struct PickleMachine<'m, 's> {
+    pub(crate) input: ByteWindow,
+    pub(crate) stack: Vec<Value>,
     marks: Vec<usize>,
-    pub(in crate::import::torch) memo: Memo,
-    pub(in crate::import::torch) builder: &'m mut SnapshotBuilder<'s>,
+    pub(crate) memo: Memo,
+    pub(crate) builder: &'m mut SnapshotBuilder<'s>,
 }
 
 impl<'m, 's> PickleMachine<'m, 's> {
-    pub(in crate::import::torch) fn new(
-        input: ByteWindow,
-        builder: &'m mut SnapshotBuilder<'s>,
-    ) -> Self {
+    pub(crate) fn new(input: ByteWindow, builder: &'m mut SnapshotBuilder<'s>) -> Self {
         Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), builder }
     }
 
     /// Runs to the end of the pickle; returns its value.
-    pub(in crate::import::torch) fn run(mut self) -> Result<Value, ReadError> {
+    pub(crate) fn run(mut self) -> Result<Value, ReadError> {
         loop {
             let opcode = match self.input.next_in_window() {
                 Some(opcode) => opcode,
@@ -228,7 +225,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
     }
 
     #[inline]
-    pub(in crate::import::torch) fn push(&mut self, value: Value) -> Result<(), ReadError> {
+    pub(crate) fn push(&mut self, value: Value) -> Result<(), ReadError> {
         if self.stack.len() >= MAX_STACK_VALUES {
             return Err(self.broken("the pickle holds too many values at one time"));
         }
@@ -369,7 +366,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
 
     /// Pushes a value. Consecutive items of the same kind share one stack entry.
     #[inline]
-    pub(in crate::import::torch) fn push_joined(&mut self, value: Value) -> Result<(), ReadError> {
+    pub(crate) fn push_joined(&mut self, value: Value) -> Result<(), ReadError> {
         let in_group = self.marks.last().is_none_or(|&mark| mark < self.stack.len());
         if let Value::Items(next) = value
             && in_group
@@ -427,7 +424,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
     }
 
     #[cold]
-    pub(in crate::import::torch) fn broken(&self, problem: &str) -> ReadError {
+    pub(crate) fn broken(&self, problem: &str) -> ReadError {
         ReadError::broken(problem, self.input.offset().saturating_sub(1))
     }
 }

@@ -11,23 +11,23 @@ const MAX_RARE_VALUES: usize = 4 << 20;
 
 /// Values by index.
 #[derive(Default)]
-pub(in crate::import::torch) struct Memo {
+pub(crate) struct Memo {
     cells: Vec<MemoCell>,
     others: Vec<Value>,
     /// A complete value was overwritten: conclusions from indices no longer hold.
-    pub(in crate::import::torch) rewritten: bool,
+    pub(crate) rewritten: bool,
 }
 
 impl Memo {
     /// Returns the next free index.
     #[inline]
-    pub(in crate::import::torch) fn next(&self) -> u32 {
+    pub(crate) fn next(&self) -> u32 {
         u32::try_from(self.cells.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns the value at an index, or why it is missing.
     #[inline(always)]
-    pub(in crate::import::torch) fn get(&self, index: u32) -> Result<Value, MemoValue> {
+    pub(crate) fn get(&self, index: u32) -> Result<Value, MemoValue> {
         match self.cells.get(index as usize).map_or(MemoValue::Nothing, |cell| cell.value()) {
             MemoValue::Frame(frame) => Ok(Value::Frame(frame)),
             MemoValue::Text(id) => Ok(Value::Text(StringId(id))),
@@ -40,11 +40,7 @@ impl Memo {
 
     /// Stores a complete value.
     #[inline]
-    pub(in crate::import::torch) fn put(
-        &mut self,
-        index: u32,
-        value: Value,
-    ) -> Result<(), &'static str> {
+    pub(crate) fn put(&mut self, index: u32, value: Value) -> Result<(), &'static str> {
         let memo_value = match value {
             Value::Text(id) => MemoValue::Text(id.0),
             Value::Frame(frame) => MemoValue::Frame(frame),
@@ -66,11 +62,7 @@ impl Memo {
 
     /// Stores the stack index of an incomplete container.
     #[inline]
-    pub(in crate::import::torch) fn pend(
-        &mut self,
-        index: u32,
-        at: usize,
-    ) -> Result<(), &'static str> {
+    pub(crate) fn pend(&mut self, index: u32, at: usize) -> Result<(), &'static str> {
         self.keep(index, MemoValue::Pending(u32::try_from(at).unwrap_or(u32::MAX)))
     }
 

@@ -1,7 +1,7 @@
 //! Names of opcodes, for error messages.
 
 /// Returns the name of an opcode in Python's documentation.
-pub(in crate::import::torch) const fn name(opcode: u8) -> &'static str {
+pub(crate) const fn name(opcode: u8) -> &'static str {
     match opcode {
         b'(' => "MARK",
         b'.' => "STOP",

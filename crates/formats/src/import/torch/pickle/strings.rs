@@ -5,16 +5,16 @@ use std::hash::BuildHasher;
 
 /// Id of a text in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(in crate::import::torch) struct StringId(pub(in crate::import::torch) u32);
+pub(crate) struct StringId(pub(crate) u32);
 
 /// Maximum length of a text; longer ones are truncated.
-pub(in crate::import::torch) const MAX_STRING_BYTES: usize = 4096;
+pub(crate) const MAX_STRING_BYTES: usize = 4096;
 
 macro_rules! known_strings {
     ($($name:ident = $text:literal,)*) => {
         /// Known texts. Their discriminants are their ids.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(in crate::import::torch) enum KnownString { $($name,)* }
+        pub(crate) enum KnownString { $($name,)* }
 
         const KNOWN_STRINGS: &[(KnownString, &str)] = &[$((KnownString::$name, $text),)*];
     };
@@ -46,13 +46,13 @@ known_strings! {
 impl KnownString {
     /// Returns the known text of an id, if it is one.
     #[inline]
-    pub(in crate::import::torch) fn of(id: StringId) -> Option<Self> {
+    pub(crate) fn of(id: StringId) -> Option<Self> {
         KNOWN_STRINGS.get(id.0 as usize).map(|(word, _)| *word)
     }
 }
 
 /// Table of texts.
-pub(in crate::import::torch) struct StringTable {
+pub(crate) struct StringTable {
     text: String,
     /// End of each text in `text`.
     ends: Vec<u32>,
@@ -63,10 +63,10 @@ pub(in crate::import::torch) struct StringTable {
 }
 
 /// The table is full: a snapshot has less text.
-pub(in crate::import::torch) struct StringTableFull;
+pub(crate) struct StringTableFull;
 
 impl StringTable {
-    pub(in crate::import::torch) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut strings = Self {
             text: String::new(),
             ends: Vec::new(),
@@ -83,10 +83,7 @@ impl StringTable {
 
     /// Returns the id of a text; bytes that are not UTF-8 are replaced.
     #[inline]
-    pub(in crate::import::torch) fn id(
-        &mut self,
-        bytes: &[u8],
-    ) -> Result<StringId, StringTableFull> {
+    pub(crate) fn id(&mut self, bytes: &[u8]) -> Result<StringId, StringTableFull> {
         let packed = pack(bytes);
         let slot = (packed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize;
         if packed != 0
@@ -120,7 +117,7 @@ impl StringTable {
     }
 
     /// Returns a text of the table.
-    pub(in crate::import::torch) fn get(&self, id: StringId) -> &str {
+    pub(crate) fn get(&self, id: StringId) -> &str {
         slice(&self.text, &self.ends, id.0)
     }
 }

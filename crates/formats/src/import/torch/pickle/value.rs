@@ -4,11 +4,11 @@
 use super::strings::StringId;
 
 /// No memo index.
-pub(in crate::import::torch) const NO_MEMO: u32 = u32::MAX;
+pub(crate) const NO_MEMO: u32 = u32::MAX;
 
 /// A value: 16 bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(in crate::import::torch) enum Value {
+pub(crate) enum Value {
     /// Complete, but not needed.
     Ignored,
     /// `None`.
@@ -55,22 +55,22 @@ pub(in crate::import::torch) enum Value {
 
 /// A growing container: the slot of its items, and its memo index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::torch) struct OpenContainerRef {
-    pub(in crate::import::torch) slot: u32,
-    pub(in crate::import::torch) memo: u32,
+pub(crate) struct OpenContainerRef {
+    pub(crate) slot: u32,
+    pub(crate) memo: u32,
 }
 
 /// Consecutive items of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::torch) struct ValueRun {
-    pub(in crate::import::torch) item: RunItem,
-    pub(in crate::import::torch) first: u32,
-    pub(in crate::import::torch) count: u32,
+pub(crate) struct ValueRun {
+    pub(crate) item: RunItem,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 /// Kind of the items of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::torch) enum RunItem {
+pub(crate) enum RunItem {
     /// Entries of a trace.
     Entry,
     /// Blocks of a segment.
@@ -84,7 +84,7 @@ pub(in crate::import::torch) enum RunItem {
 impl ValueRun {
     /// Appends `next`, if it follows directly.
     #[inline]
-    pub(in crate::import::torch) fn join(&mut self, next: Self) -> bool {
+    pub(crate) fn join(&mut self, next: Self) -> bool {
         let follows =
             self.item == next.item && self.first.checked_add(self.count) == Some(next.first);
         if follows {
@@ -94,7 +94,7 @@ impl ValueRun {
     }
 
     /// Returns the indices of its items in their table.
-    pub(in crate::import::torch) fn range(self) -> std::ops::Range<usize> {
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
         let first = self.first as usize;
         first..first.saturating_add(self.count as usize)
     }
@@ -103,7 +103,7 @@ impl ValueRun {
 impl Value {
     /// Returns a non-negative number.
     #[inline]
-    pub(in crate::import::torch) fn number(self) -> Option<u64> {
+    pub(crate) fn number(self) -> Option<u64> {
         match self {
             Self::Int(value) => u64::try_from(value).ok(),
             Self::Big(value) => Some(value),
@@ -113,7 +113,7 @@ impl Value {
 
     /// Returns a pointer: writers differ in whether the highest bit is a sign.
     #[inline]
-    pub(in crate::import::torch) fn pointer(self) -> Option<u64> {
+    pub(crate) fn pointer(self) -> Option<u64> {
         match self {
             Self::Int(value) => Some(value.cast_unsigned()),
             Self::Big(value) => Some(value),
@@ -124,14 +124,14 @@ impl Value {
 
 /// Content of a memo entry in four bytes: a tag and a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::torch) struct MemoCell(u32);
+pub(crate) struct MemoCell(u32);
 
 /// Maximum number next to a tag.
 const MEMO_NUMBER_MASK: u32 = (1 << 29) - 1;
 
 /// Content of a memo entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::import::torch) enum MemoValue {
+pub(crate) enum MemoValue {
     /// Empty.
     Nothing,
     /// A container at this stack index, incomplete when it was stored.
@@ -151,10 +151,10 @@ pub(in crate::import::torch) enum MemoValue {
 }
 
 impl MemoCell {
-    pub(in crate::import::torch) const NOTHING: Self = Self(0);
+    pub(crate) const NOTHING: Self = Self(0);
 
     /// Returns `None` if the number is too large.
-    pub(in crate::import::torch) fn new(value: MemoValue) -> Option<Self> {
+    pub(crate) fn new(value: MemoValue) -> Option<Self> {
         let (tag, number) = match value {
             MemoValue::Nothing => (0, 0),
             MemoValue::Pending(number) => (1, number),
@@ -169,7 +169,7 @@ impl MemoCell {
     }
 
     #[inline(always)]
-    pub(in crate::import::torch) fn value(self) -> MemoValue {
+    pub(crate) fn value(self) -> MemoValue {
         let number = self.0 & MEMO_NUMBER_MASK;
         match self.0 >> 29 {
             0 => MemoValue::Nothing,

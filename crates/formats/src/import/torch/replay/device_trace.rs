@@ -13,20 +13,20 @@ use super::super::snapshot::trace_entries::NO_SITE;
 use super::super::warnings::Warnings;
 
 /// Data of one device, or of the host.
-pub(in crate::import::torch) struct DeviceTrace {
-    pub(in crate::import::torch) kind: MemoryKind,
-    pub(in crate::import::torch) device: Option<DeviceId>,
-    pub(in crate::import::torch) entries: ValueRun,
+pub(crate) struct DeviceTrace {
+    pub(crate) kind: MemoryKind,
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) entries: ValueRun,
     /// Segments at the end; none if the file has no segments.
-    pub(in crate::import::torch) segments: Option<Vec<caching_allocator::Segment>>,
+    pub(crate) segments: Option<Vec<caching_allocator::Segment>>,
     /// Stack of each segment, if known.
-    pub(in crate::import::torch) segment_sites: Vec<Option<SiteId>>,
+    pub(crate) segment_sites: Vec<Option<SiteId>>,
     /// Whether sizes are the requested ones: not those of the caching allocator.
-    pub(in crate::import::torch) plain_sizes: bool,
+    pub(crate) plain_sizes: bool,
 }
 
 /// Returns the traces of a snapshot: devices by number, then the host.
-pub(in crate::import::torch) fn device_traces(
+pub(crate) fn device_traces(
     builder: &mut SnapshotBuilder<'_>,
     segments_only: Option<Value>,
 ) -> Vec<DeviceTrace> {
@@ -167,18 +167,18 @@ fn add_segment(
 }
 
 /// Returns a stack, if there is one.
-pub(in crate::import::torch) fn site(site: u32) -> Option<SiteId> {
+pub(crate) fn site(site: u32) -> Option<SiteId> {
     (site != NO_SITE).then_some(SiteId(site))
 }
 
 impl DeviceTrace {
     /// Whether it has an entry or a segment.
-    pub(in crate::import::torch) fn has_memory(&self) -> bool {
+    pub(crate) fn has_memory(&self) -> bool {
         self.entries.count > 0 || self.segments.as_ref().is_some_and(|all| !all.is_empty())
     }
 
     /// Returns the allocated blocks at the end.
-    pub(in crate::import::torch) fn live(&self) -> impl Iterator<Item = &caching_allocator::Block> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = &caching_allocator::Block> {
         let segments = self.segments.iter().flatten();
         segments
             .flat_map(|segment| &segment.blocks)
@@ -186,7 +186,7 @@ impl DeviceTrace {
     }
 
     /// Returns the stream of the segment that contains an address at the end.
-    pub(in crate::import::torch) fn stream_at(&self, address: u64) -> Option<StreamId> {
+    pub(crate) fn stream_at(&self, address: u64) -> Option<StreamId> {
         let segments = self.segments.iter().flatten();
         let mut containing = segments.filter(|segment| {
             address >= segment.address && address - segment.address < segment.bytes

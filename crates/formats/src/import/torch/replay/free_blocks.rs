@@ -8,21 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::model::caching_allocator::AllocatorSettings;
 
 /// Requests up to this size have separate segments.
-pub(in crate::import::torch) const SMALL_BLOCK_BYTES: u64 = 1 << 20;
+pub(crate) const SMALL_BLOCK_BYTES: u64 = 1 << 20;
 
 /// Size of those segments.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// Free blocks of segments for large blocks.
 #[derive(Default)]
-pub(in crate::import::torch) struct FreeBlocks {
+pub(crate) struct FreeBlocks {
     blocks: BTreeMap<u64, u64>,
     starts: BTreeSet<u64>,
 }
 
 impl FreeBlocks {
     /// Adds a segment, which is completely free.
-    pub(in crate::import::torch) fn reserve(&mut self, address: u64, bytes: u64) {
+    pub(crate) fn reserve(&mut self, address: u64, bytes: u64) {
         if bytes > SMALL_SEGMENT_BYTES {
             self.blocks.insert(address, bytes);
             self.starts.insert(address);
@@ -30,7 +30,7 @@ impl FreeBlocks {
     }
 
     /// Removes a segment.
-    pub(in crate::import::torch) fn release(&mut self, address: u64) {
+    pub(crate) fn release(&mut self, address: u64) {
         if self.starts.remove(&address) {
             self.blocks.remove(&address);
         }
@@ -38,7 +38,7 @@ impl FreeBlocks {
 
     /// Allocates `bytes` at the start of a free block. Returns the block size; `None` if no free
     /// block is known there.
-    pub(in crate::import::torch) fn take(
+    pub(crate) fn take(
         &mut self,
         address: u64,
         bytes: u64,
@@ -55,7 +55,7 @@ impl FreeBlocks {
     }
 
     /// Marks the memory of a block with a known size as used.
-    pub(in crate::import::torch) fn occupy(&mut self, address: u64, bytes: u64) {
+    pub(crate) fn occupy(&mut self, address: u64, bytes: u64) {
         let Some((&start, &gap)) = self.blocks.range(..=address).next_back() else { return };
         let (end, block_end) = (start.saturating_add(gap), address.saturating_add(bytes));
         if address >= end {
@@ -71,7 +71,7 @@ impl FreeBlocks {
     }
 
     /// Frees a block and merges it with adjacent free blocks of its segment.
-    pub(in crate::import::torch) fn free(&mut self, mut address: u64, mut bytes: u64) {
+    pub(crate) fn free(&mut self, mut address: u64, mut bytes: u64) {
         let end = address.saturating_add(bytes);
         if !self.starts.contains(&end)
             && let Some(next) = self.blocks.remove(&end)

@@ -7,9 +7,7 @@ use hashbrown::HashMap;
 
 /// The live allocation at each address, with the number of its trace.
 #[derive(Default)]
-pub(in crate::import::torch) struct LiveAddresses(
-    HashMap<AllocationKey, (usize, AllocationChange)>,
-);
+pub(crate) struct LiveAddresses(HashMap<AllocationKey, (usize, AllocationChange)>);
 
 impl LiveAddresses {
     /// Adds an allocation. Returns the end of the one that it replaces.

@@ -13,30 +13,30 @@ use super::device_trace::DeviceTrace;
 
 /// Results of pairing that do not fit into the entries of a trace.
 #[derive(Default)]
-pub(in crate::import::torch) struct AllocFreePairs {
+pub(crate) struct AllocFreePairs {
     /// Blocks from before the trace.
-    pub(in crate::import::torch) older: Vec<PreTraceBlock>,
+    pub(crate) older: Vec<PreTraceBlock>,
     /// Block sizes of allocations that are live at the end.
-    pub(in crate::import::torch) live: HashMap<u32, u64>,
+    pub(crate) live: HashMap<u32, u64>,
     /// Allocations at a live address, and the allocations they replaced.
-    pub(in crate::import::torch) replaced: HashMap<u32, u32>,
+    pub(crate) replaced: HashMap<u32, u32>,
     /// Allocations that are not in the segments although they were not freed.
-    pub(in crate::import::torch) vanished: Vec<u32>,
+    pub(crate) vanished: Vec<u32>,
     /// Blocks of the segments that are newer than the trace.
-    pub(in crate::import::torch) later: Vec<Block>,
+    pub(crate) later: Vec<Block>,
     /// Entries about segments.
-    pub(in crate::import::torch) ranges: Vec<u32>,
+    pub(crate) ranges: Vec<u32>,
 }
 
 /// A block from before the trace.
 #[derive(Clone, Copy)]
-pub(in crate::import::torch) struct PreTraceBlock {
-    pub(in crate::import::torch) address: u64,
-    pub(in crate::import::torch) requested: u64,
-    pub(in crate::import::torch) site: u32,
-    pub(in crate::import::torch) stream: u16,
+pub(crate) struct PreTraceBlock {
+    pub(crate) address: u64,
+    pub(crate) requested: u64,
+    pub(crate) site: u32,
+    pub(crate) stream: u16,
     /// Block size, if the segments have it.
-    pub(in crate::import::torch) bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
 }
 
 /// The block at an address was freed in the trace.
@@ -46,7 +46,7 @@ const FREED: u32 = u32::MAX;
 const FOUND: u32 = u32::MAX - 1;
 
 /// Pairs the entries of a trace and sorts them by time.
-pub(in crate::import::torch) fn pair(
+pub(crate) fn pair(
     trace: &DeviceTrace,
     entries: &mut TraceEntries,
     warnings: &mut Warnings,

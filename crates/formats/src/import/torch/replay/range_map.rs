@@ -5,33 +5,29 @@ use std::collections::BTreeMap;
 
 /// Non-overlapping ranges of addresses, each with a value.
 #[derive(Clone, Default)]
-pub(in crate::import::torch) struct RangeMap<T> {
+pub(crate) struct RangeMap<T> {
     by_start: BTreeMap<u64, (u64, T)>,
 }
 
 /// A range that was split: it ended, and its rests started.
-pub(in crate::import::torch) struct SplitRange<T> {
-    pub(in crate::import::torch) address: u64,
-    pub(in crate::import::torch) bytes: u64,
-    pub(in crate::import::torch) value: T,
+pub(crate) struct SplitRange<T> {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) value: T,
     /// Rests before and after the removed part.
-    pub(in crate::import::torch) rests: [Option<(u64, u64)>; 2],
+    pub(crate) rests: [Option<(u64, u64)>; 2],
 }
 
 impl<T: Copy> RangeMap<T> {
     /// Adds a range; it must not overlap others.
-    pub(in crate::import::torch) fn add(&mut self, address: u64, bytes: u64, value: T) {
+    pub(crate) fn add(&mut self, address: u64, bytes: u64, value: T) {
         if bytes > 0 {
             self.by_start.insert(address, (bytes, value));
         }
     }
 
     /// Removes a range of addresses. Returns the affected ranges, in the order of addresses.
-    pub(in crate::import::torch) fn take(
-        &mut self,
-        address: u64,
-        bytes: u64,
-    ) -> Vec<SplitRange<T>> {
+    pub(crate) fn take(&mut self, address: u64, bytes: u64) -> Vec<SplitRange<T>> {
         if bytes == 0 {
             return Vec::new();
         }
@@ -62,18 +58,18 @@ impl<T: Copy> RangeMap<T> {
     }
 
     /// Returns the value of the range that starts at an address.
-    pub(in crate::import::torch) fn get_mut(&mut self, address: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, address: u64) -> Option<&mut T> {
         self.by_start.get_mut(&address).map(|(_, value)| value)
     }
 
     /// Returns all ranges, in the order of addresses.
-    pub(in crate::import::torch) fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> {
         self.by_start.iter().map(|(&start, &(bytes, value))| (start, bytes, value))
     }
 }
 
 /// Returns how many bytes of the ranges were removed.
-pub(in crate::import::torch) fn cut_bytes<T>(cuts: &[SplitRange<T>]) -> u64 {
+pub(crate) fn cut_bytes<T>(cuts: &[SplitRange<T>]) -> u64 {
     cuts.iter().fold(0, |sum, cut| {
         let rest = cut.rests.iter().flatten().map(|(_, bytes)| bytes).sum();
         sum.saturating_add(cut.bytes.saturating_sub(rest))

@@ -24,29 +24,29 @@ const MAX_DEVICES: usize = 1 << 12;
 const MAX_DICT_VALUES: usize = 1 << 16;
 
 /// Everything that was read so far.
-pub(in crate::import::torch) struct SnapshotBuilder<'s> {
-    pub(in crate::import::torch) strings: StringTable,
-    pub(in crate::import::torch) sink: &'s mut dyn ImportSink,
-    pub(in crate::import::torch) frames: FrameTable,
-    pub(in crate::import::torch) entries: TraceEntries,
-    pub(in crate::import::torch) streams: StreamTable,
-    pub(in crate::import::torch) blocks: Vec<RawBlock>,
-    pub(in crate::import::torch) histories: Vec<BlockHistory>,
-    pub(in crate::import::torch) segments: Vec<RawSegment>,
-    pub(in crate::import::torch) traces: Vec<Vec<ValueRun>>,
-    pub(in crate::import::torch) pairs: Vec<(u64, u64)>,
-    pub(in crate::import::torch) settings: AllocatorSettings,
-    pub(in crate::import::torch) state: Option<SnapshotState>,
-    pub(in crate::import::torch) warnings: Warnings,
+pub(crate) struct SnapshotBuilder<'s> {
+    pub(crate) strings: StringTable,
+    pub(crate) sink: &'s mut dyn ImportSink,
+    pub(crate) frames: FrameTable,
+    pub(crate) entries: TraceEntries,
+    pub(crate) streams: StreamTable,
+    pub(crate) blocks: Vec<RawBlock>,
+    pub(crate) histories: Vec<BlockHistory>,
+    pub(crate) segments: Vec<RawSegment>,
+    pub(crate) traces: Vec<Vec<ValueRun>>,
+    pub(crate) pairs: Vec<(u64, u64)>,
+    pub(crate) settings: AllocatorSettings,
+    pub(crate) state: Option<SnapshotState>,
+    pub(crate) warnings: Warnings,
     /// Whether entries have the category of a tensor: the file was made from a profile.
-    pub(in crate::import::torch) is_profile: bool,
+    pub(crate) is_profile: bool,
     /// Number of trace entries that were used.
-    pub(in crate::import::torch) used: u64,
+    pub(crate) used: u64,
     total: u64,
     dicts: ContainerSlots<Vec<Value>>,
     lists: ContainerSlots<OpenContainer>,
     /// Stacks by their encoded bytes.
-    pub(in crate::import::torch) stack_cache: StackCache,
+    pub(crate) stack_cache: StackCache,
     /// Frames of the current list.
     scratch: Vec<FrameId>,
 }
@@ -89,7 +89,7 @@ impl<T: Default> ContainerSlots<T> {
 }
 
 impl<'s> SnapshotBuilder<'s> {
-    pub(in crate::import::torch) fn new(sink: &'s mut dyn ImportSink, total: u64) -> Self {
+    pub(crate) fn new(sink: &'s mut dyn ImportSink, total: u64) -> Self {
         Self {
             strings: StringTable::new(),
             sink,
@@ -115,12 +115,12 @@ impl<'s> SnapshotBuilder<'s> {
     }
 
     /// Reports progress.
-    pub(in crate::import::torch) fn progress(&mut self, done: u64) {
+    pub(crate) fn progress(&mut self, done: u64) {
         self.sink.progress(done, self.total);
     }
 
     /// Interprets a complete dictionary.
-    pub(in crate::import::torch) fn dict(&mut self, items: &[Value]) -> Value {
+    pub(crate) fn dict(&mut self, items: &[Value]) -> Value {
         for pair in items.chunks_exact(2) {
             let [Value::Text(key), _] = *pair else { continue };
             match KnownString::of(key) {
@@ -150,11 +150,11 @@ impl<'s> SnapshotBuilder<'s> {
         state::divisions(self, items)
     }
 
-    pub(in crate::import::torch) fn open_dict(&mut self) -> u32 {
+    pub(crate) fn open_dict(&mut self) -> u32 {
         self.dicts.open()
     }
 
-    pub(in crate::import::torch) fn grow_dict(&mut self, slot: u32, items: &[Value]) {
+    pub(crate) fn grow_dict(&mut self, slot: u32, items: &[Value]) {
         if let Some(dict) = self.dicts.get(slot)
             && dict.len() < MAX_DICT_VALUES
         {
@@ -162,16 +162,16 @@ impl<'s> SnapshotBuilder<'s> {
         }
     }
 
-    pub(in crate::import::torch) fn close_dict(&mut self, slot: u32) -> Value {
+    pub(crate) fn close_dict(&mut self, slot: u32) -> Value {
         let items = self.dicts.close(slot);
         self.dict(&items)
     }
 
-    pub(in crate::import::torch) fn open_list(&mut self) -> u32 {
+    pub(crate) fn open_list(&mut self) -> u32 {
         self.lists.open()
     }
 
-    pub(in crate::import::torch) fn grow_list(&mut self, slot: u32, items: &[Value]) {
+    pub(crate) fn grow_list(&mut self, slot: u32, items: &[Value]) {
         let Some(list) = self.lists.get(slot) else { return };
         if let OpenContainer::Known(site) = *list {
             *list = OpenContainer::Frames(self.sink.stacks().ids(SiteId(site)).to_vec());
@@ -201,7 +201,7 @@ impl<'s> SnapshotBuilder<'s> {
         }
     }
 
-    pub(in crate::import::torch) fn close_list(&mut self, slot: u32) -> Value {
+    pub(crate) fn close_list(&mut self, slot: u32) -> Value {
         match self.lists.close(slot) {
             OpenContainer::Frames(mut frames) => {
                 if frames.len() > MAX_FRAMES {
@@ -237,7 +237,7 @@ impl<'s> SnapshotBuilder<'s> {
 
     /// Opens a list of frames that is already a site.
     #[inline]
-    pub(in crate::import::torch) fn open_known(&mut self, site: u32) -> u32 {
+    pub(crate) fn open_known(&mut self, site: u32) -> u32 {
         let slot = self.lists.open();
         if let Some(list) = self.lists.get(slot) {
             *list = OpenContainer::Known(site);
@@ -247,7 +247,7 @@ impl<'s> SnapshotBuilder<'s> {
 
     /// Returns the site of a list of references, and caches it. `None` if it is not a list of
     /// frames, or has only uninformative ones.
-    pub(in crate::import::torch) fn add_stack(&mut self, list: &[u8], memo: &Memo) -> Option<u32> {
+    pub(crate) fn add_stack(&mut self, list: &[u8], memo: &Memo) -> Option<u32> {
         let mut stack = std::mem::take(&mut self.scratch);
         let complete = stack_cache::frames(list, memo, |frame| stack.push(FrameId(frame)));
         let site = match (complete, stack.len()) {
@@ -266,7 +266,7 @@ impl<'s> SnapshotBuilder<'s> {
     }
 
     /// Interprets a complete tuple. Only that of a pool id is used.
-    pub(in crate::import::torch) fn tuple(&mut self, items: &[Value]) -> Value {
+    pub(crate) fn tuple(&mut self, items: &[Value]) -> Value {
         let [first, second] = *items else { return Value::Ignored };
         let (Some(first), Some(second)) = (first.number(), second.number()) else {
             return Value::Ignored;
@@ -304,7 +304,7 @@ fn grow_frames(frames: &mut Vec<FrameId>, items: &[Value]) -> bool {
 }
 
 /// Returns the stack of a dictionary, with separate native frames if it has any.
-pub(in crate::import::torch) fn site_of(
+pub(crate) fn site_of(
     builder: &mut SnapshotBuilder<'_>,
     frames: Option<u32>,
     native: Option<u32>,

@@ -10,7 +10,7 @@ use super::trace_entries::{
 
 /// Fields of an entry.
 #[derive(Default)]
-pub(in crate::import::torch) struct EntryFields {
+pub(crate) struct EntryFields {
     action: Option<StringId>,
     address: Option<u64>,
     free: Option<u64>,
@@ -25,7 +25,7 @@ pub(in crate::import::torch) struct EntryFields {
 impl EntryFields {
     /// Sets the field of a key.
     #[inline]
-    pub(in crate::import::torch) fn set(&mut self, key: KnownString, value: Value) {
+    pub(crate) fn set(&mut self, key: KnownString, value: Value) {
         match (key, value) {
             (KnownString::Action, Value::Text(action)) => self.action = Some(action),
             (KnownString::Addr, value) => self.address = value.pointer(),
@@ -42,7 +42,7 @@ impl EntryFields {
 }
 
 /// Reads an entry and adds it to the others.
-pub(in crate::import::torch) fn read(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+pub(crate) fn read(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let mut entry = EntryFields::default();
     for (key, value) in fields(items) {
         entry.set(key, value);
@@ -51,10 +51,7 @@ pub(in crate::import::torch) fn read(builder: &mut SnapshotBuilder<'_>, items: &
 }
 
 /// Adds an entry to the others.
-pub(in crate::import::torch) fn keep(
-    builder: &mut SnapshotBuilder<'_>,
-    entry: &EntryFields,
-) -> Value {
+pub(crate) fn keep(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) -> Value {
     let first = builder.entries.len();
     add(builder, entry);
     Value::Items(ValueRun { item: RunItem::Entry, first, count: builder.entries.len() - first })
@@ -117,10 +114,7 @@ fn site(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) -> u32 {
 }
 
 /// Returns a size, or 0 if it is larger than any address space.
-pub(in crate::import::torch) fn size_of_memory(
-    builder: &mut SnapshotBuilder<'_>,
-    size: Option<Value>,
-) -> u64 {
+pub(crate) fn size_of_memory(builder: &mut SnapshotBuilder<'_>, size: Option<Value>) -> u64 {
     // No machine has more address space than this.
     const MAX_ADDRESS: u64 = 1 << 57;
     match size.map(Value::number) {

@@ -26,7 +26,7 @@ impl PickleMachine<'_, '_> {
     /// Reads the content of a group as a whole if its form is known: the items of a list of frames,
     /// or an entry. Returns whether it did; otherwise nothing was consumed.
     #[inline]
-    pub(in crate::import::torch) fn match_entry(&mut self) -> Result<bool, ReadError> {
+    pub(crate) fn match_entry(&mut self) -> Result<bool, ReadError> {
         match self.stack.last() {
             Some(&Value::NewList(memo)) => self.known_stack(memo),
             Some(&Value::NewDict(memo)) => self.entry_ahead(memo),

@@ -11,10 +11,10 @@ use super::super::pickle::value::Value;
 use super::state::fields;
 
 /// An uninformative frame: of the recorder, or of the interpreter next to a Python frame.
-pub(in crate::import::torch) const NOISE_FRAME: u32 = (1 << 29) - 1;
+pub(crate) const NOISE_FRAME: u32 = (1 << 29) - 1;
 
 /// Maximum number of frames of a stack; the innermost are kept.
-pub(in crate::import::torch) const MAX_FRAMES: usize = 4096;
+pub(crate) const MAX_FRAMES: usize = 4096;
 
 /// Functions of the recorder and the interpreter that PyTorch's viewers also hide.
 const NOISY_NAMES: [&str; 7] = [
@@ -43,7 +43,7 @@ const NOISY_FILES: [&str; 10] = [
 
 /// Frames read so far.
 #[derive(Default)]
-pub(in crate::import::torch) struct FrameTable {
+pub(crate) struct FrameTable {
     known: HashMap<(StringId, StringId, u32), u32>,
     texts: HashMap<StringId, Arc<str>>,
     marked: HashMap<(u32, StringId), SiteId>,
@@ -51,7 +51,7 @@ pub(in crate::import::torch) struct FrameTable {
 
 impl FrameTable {
     /// Returns the frame of a dictionary; missing fields are unknown.
-    pub(in crate::import::torch) fn frame(
+    pub(crate) fn frame(
         &mut self,
         items: &[Value],
         strings: &StringTable,
@@ -109,7 +109,7 @@ impl FrameTable {
     }
 
     /// Returns a stack with a category as its outermost synthetic frame.
-    pub(in crate::import::torch) fn with_category(
+    pub(crate) fn with_category(
         &mut self,
         site: Option<u32>,
         category: StringId,
@@ -126,11 +126,7 @@ impl FrameTable {
     }
 
     /// Returns the joined stack of an allocation: native frames, then those of the caller.
-    pub(in crate::import::torch) fn joined(
-        inner: u32,
-        outer: u32,
-        stacks: &mut StackTable,
-    ) -> SiteId {
+    pub(crate) fn joined(inner: u32, outer: u32, stacks: &mut StackTable) -> SiteId {
         let mut frames: Vec<FrameId> = stacks.ids(SiteId(inner)).to_vec();
         frames.extend_from_slice(stacks.ids(SiteId(outer)));
         frames.truncate(MAX_FRAMES);

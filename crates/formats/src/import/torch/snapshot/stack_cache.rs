@@ -11,7 +11,7 @@ const MAX_CACHE_BYTES: usize = 32 << 20;
 
 /// Lists of references, and their sites.
 #[derive(Default)]
-pub(in crate::import::torch) struct StackCache {
+pub(crate) struct StackCache {
     sites: HashMap<Box<[u8]>, u32>,
     bytes: usize,
 }
@@ -19,12 +19,12 @@ pub(in crate::import::torch) struct StackCache {
 impl StackCache {
     /// Returns the site of a list.
     #[inline]
-    pub(in crate::import::torch) fn get(&self, list: &[u8]) -> Option<u32> {
+    pub(crate) fn get(&self, list: &[u8]) -> Option<u32> {
         self.sites.get(list).copied()
     }
 
     /// Adds the site of a list.
-    pub(in crate::import::torch) fn put(&mut self, list: &[u8], site: u32) {
+    pub(crate) fn put(&mut self, list: &[u8], site: u32) {
         if self.bytes.saturating_add(list.len()) <= MAX_CACHE_BYTES {
             self.bytes += list.len();
             self.sites.insert(list.into(), site);
@@ -32,7 +32,7 @@ impl StackCache {
     }
 
     /// Clears the cache. Called when memo entries were overwritten.
-    pub(in crate::import::torch) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.sites.clear();
         self.bytes = 0;
     }
@@ -46,7 +46,7 @@ const LONG_ONES: u128 = OPCODES & 0x6a6a_6a6a_6a6a_6a6a_6a6a_6a6a_6a6a_6a6a;
 
 /// Returns the items of a list, if they are only references and all of them are in the window.
 #[inline]
-pub(in crate::import::torch) fn list_of_references(ahead: &[u8]) -> Option<&[u8]> {
+pub(crate) fn list_of_references(ahead: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     loop {
         // Three long references at a time: they are most of a large file.
@@ -66,11 +66,7 @@ pub(in crate::import::torch) fn list_of_references(ahead: &[u8]) -> Option<&[u8]
 
 /// Calls `each` with the frames of a list of references, without uninformative ones. Returns false
 /// if an item is not a frame.
-pub(in crate::import::torch) fn frames(
-    list: &[u8],
-    memo: &Memo,
-    mut each: impl FnMut(u32),
-) -> bool {
+pub(crate) fn frames(list: &[u8], memo: &Memo, mut each: impl FnMut(u32)) -> bool {
     let mut rest = list;
     loop {
         let index = match *rest {

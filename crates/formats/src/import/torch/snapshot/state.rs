@@ -10,47 +10,47 @@ use super::trace_entries::NO_SITE;
 
 /// A block of the file.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::import::torch) struct RawBlock {
+pub(crate) struct RawBlock {
     /// Absent in files of profiles and of torch 2.0: their blocks are consecutive.
-    pub(in crate::import::torch) address: Option<u64>,
-    pub(in crate::import::torch) size: u64,
-    pub(in crate::import::torch) requested: u64,
-    pub(in crate::import::torch) state: BlockState,
-    pub(in crate::import::torch) site: u32,
+    pub(crate) address: Option<u64>,
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    pub(crate) state: BlockState,
+    pub(crate) site: u32,
 }
 
 /// History of a block in files of torch 2.0; the first item is the current one.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::import::torch) struct BlockHistory {
-    pub(in crate::import::torch) requested: u64,
-    pub(in crate::import::torch) site: u32,
+pub(crate) struct BlockHistory {
+    pub(crate) requested: u64,
+    pub(crate) site: u32,
 }
 
 /// A segment of the file.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::import::torch) struct RawSegment {
-    pub(in crate::import::torch) device: Option<u64>,
-    pub(in crate::import::torch) address: u64,
-    pub(in crate::import::torch) size: u64,
-    pub(in crate::import::torch) stream: Option<u64>,
-    pub(in crate::import::torch) size_class: PoolSizeClass,
-    pub(in crate::import::torch) pool: (u64, u64),
-    pub(in crate::import::torch) expandable: bool,
-    pub(in crate::import::torch) site: u32,
-    pub(in crate::import::torch) blocks: ValueRun,
+pub(crate) struct RawSegment {
+    pub(crate) device: Option<u64>,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: Option<u64>,
+    pub(crate) size_class: PoolSizeClass,
+    pub(crate) pool: (u64, u64),
+    pub(crate) expandable: bool,
+    pub(crate) site: u32,
+    pub(crate) blocks: ValueRun,
 }
 
 /// Parts of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::import::torch) struct SnapshotState {
-    pub(in crate::import::torch) segments: Option<Value>,
-    pub(in crate::import::torch) traces: Option<Value>,
-    pub(in crate::import::torch) host_segments: Option<Value>,
-    pub(in crate::import::torch) host_traces: Option<Value>,
+pub(crate) struct SnapshotState {
+    pub(crate) segments: Option<Value>,
+    pub(crate) traces: Option<Value>,
+    pub(crate) host_segments: Option<Value>,
+    pub(crate) host_traces: Option<Value>,
 }
 
 /// Reads a block of a segment.
-pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+pub(crate) fn block(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let (mut address, mut size, mut requested, mut state) = (None, None, None, BlockState::Free);
     let (mut site, mut native, mut history) = (None, None, None);
     for field in fields(items) {
@@ -95,10 +95,7 @@ pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: 
 }
 
 /// Reads one item of a block's history.
-pub(in crate::import::torch) fn history(
-    builder: &mut SnapshotBuilder<'_>,
-    items: &[Value],
-) -> Value {
+pub(crate) fn history(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let (mut requested, mut site, mut native) = (None, None, None);
     for field in fields(items) {
         match field {
@@ -116,10 +113,7 @@ pub(in crate::import::torch) fn history(
 }
 
 /// Reads a segment.
-pub(in crate::import::torch) fn segment(
-    builder: &mut SnapshotBuilder<'_>,
-    items: &[Value],
-) -> Value {
+pub(crate) fn segment(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let mut segment = RawSegment {
         device: None,
         address: 0,
@@ -161,10 +155,7 @@ pub(in crate::import::torch) fn segment(
 }
 
 /// Reads the outermost dictionary.
-pub(in crate::import::torch) fn snapshot(
-    builder: &mut SnapshotBuilder<'_>,
-    items: &[Value],
-) -> Value {
+pub(crate) fn snapshot(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let mut state = SnapshotState::default();
     for (key, value) in fields(items) {
         match key {
@@ -180,10 +171,7 @@ pub(in crate::import::torch) fn snapshot(
 }
 
 /// Reads the settings of the allocator.
-pub(in crate::import::torch) fn settings(
-    builder: &mut SnapshotBuilder<'_>,
-    items: &[Value],
-) -> Value {
+pub(crate) fn settings(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     for field in fields(items) {
         match field {
             (KnownString::Conf | KnownString::AllocConf, Value::Text(text)) => {
@@ -207,10 +195,7 @@ pub(in crate::import::torch) fn settings(
 }
 
 /// Reads the rounding of sizes: `"1"` is for requests from 1 MiB, `"2"` from 2 MiB, and so on.
-pub(in crate::import::torch) fn divisions(
-    builder: &mut SnapshotBuilder<'_>,
-    items: &[Value],
-) -> Value {
+pub(crate) fn divisions(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let mut found = false;
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { return Value::Ignored };
@@ -226,9 +211,7 @@ pub(in crate::import::torch) fn divisions(
 }
 
 /// Returns the entries of a dictionary whose keys are known.
-pub(in crate::import::torch) fn fields(
-    items: &[Value],
-) -> impl Iterator<Item = (KnownString, Value)> {
+pub(crate) fn fields(items: &[Value]) -> impl Iterator<Item = (KnownString, Value)> {
     items.chunks_exact(2).filter_map(|pair| match *pair {
         [Value::Text(key), value] => Some((KnownString::of(key)?, value)),
         _ => None,

@@ -4,7 +4,7 @@
 /// Action of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(in crate::import::torch) enum TraceAction {
+pub(crate) enum TraceAction {
     /// A block was allocated.
     Alloc,
     /// A block was freed.
@@ -21,63 +21,63 @@ pub(in crate::import::torch) enum TraceAction {
 
 /// An entry of a trace.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::import::torch) struct TraceEntry {
+pub(crate) struct TraceEntry {
     /// Address; for a failed request, the free memory of the device.
-    pub(in crate::import::torch) address: u64,
+    pub(crate) address: u64,
     /// Requested size. For a paired free, the index of its allocation.
-    pub(in crate::import::torch) size: u64,
+    pub(crate) size: u64,
     /// Time in microseconds since 1970, or [`NO_TIME`].
-    pub(in crate::import::torch) time: u64,
+    pub(crate) time: u64,
     /// Stack, or [`NO_SITE`].
-    pub(in crate::import::torch) site: u32,
+    pub(crate) site: u32,
     /// Stream, as an index into the list of streams.
-    pub(in crate::import::torch) stream: u16,
+    pub(crate) stream: u16,
     /// Action.
-    pub(in crate::import::torch) action: TraceAction,
+    pub(crate) action: TraceAction,
     /// Results of pairing and replay.
-    pub(in crate::import::torch) flags: u8,
+    pub(crate) flags: u8,
 }
 
 /// The entry has no time.
-pub(in crate::import::torch) const NO_TIME: u64 = u64::MAX;
+pub(crate) const NO_TIME: u64 = u64::MAX;
 /// The entry has no stack.
-pub(in crate::import::torch) const NO_SITE: u32 = u32::MAX;
+pub(crate) const NO_SITE: u32 = u32::MAX;
 /// The entry has no stream, or there are too many.
-pub(in crate::import::torch) const NO_STREAM: u16 = u16::MAX;
+pub(crate) const NO_STREAM: u16 = u16::MAX;
 
 /// The streams released the block of this free at the same time.
-pub(in crate::import::torch) const COMPLETED: u8 = 1;
+pub(crate) const COMPLETED: u8 = 1;
 /// `size` of this free is the index of the block's allocation.
-pub(in crate::import::torch) const PAIRED: u8 = 2;
+pub(crate) const PAIRED: u8 = 2;
 /// `size` of this free is the index among the blocks from before the trace.
-pub(in crate::import::torch) const PAIRED_OLDER: u8 = 4;
+pub(crate) const PAIRED_OLDER: u8 = 4;
 /// The block of this allocation is live at the end.
-pub(in crate::import::torch) const LIVE: u8 = 8;
+pub(crate) const LIVE: u8 = 8;
 /// Another block was live at this address.
-pub(in crate::import::torch) const REPLACES: u8 = 16;
+pub(crate) const REPLACES: u8 = 16;
 /// The memory grows in place: an expandable segment.
-pub(in crate::import::torch) const EXPANDABLE: u8 = 32;
+pub(crate) const EXPANDABLE: u8 = 32;
 /// The size of the block differs from the rounded request; see the table of sizes.
-pub(in crate::import::torch) const ODD_SIZE: u8 = 64;
+pub(crate) const ODD_SIZE: u8 = 64;
 
 const CHUNK: usize = 1 << 16;
 
 /// All entries. It grows by chunks, so that growing does not copy.
 #[derive(Default)]
-pub(in crate::import::torch) struct TraceEntries {
+pub(crate) struct TraceEntries {
     chunks: Vec<Vec<TraceEntry>>,
     len: u32,
 }
 
 impl TraceEntries {
     /// Returns the index of the next entry.
-    pub(in crate::import::torch) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
     /// Adds an entry; a trace is truncated at 4 billion entries.
     #[inline]
-    pub(in crate::import::torch) fn push(&mut self, entry: TraceEntry) {
+    pub(crate) fn push(&mut self, entry: TraceEntry) {
         if self.len == u32::MAX {
             return;
         }
@@ -95,32 +95,32 @@ impl TraceEntries {
     }
 
     #[inline]
-    pub(in crate::import::torch) fn get(&self, at: u32) -> Option<&TraceEntry> {
+    pub(crate) fn get(&self, at: u32) -> Option<&TraceEntry> {
         let at = at as usize;
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
     #[inline]
-    pub(in crate::import::torch) fn get_mut(&mut self, at: u32) -> Option<&mut TraceEntry> {
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut TraceEntry> {
         let at = at as usize;
         self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
     }
 
     /// Returns the last entry.
     #[inline]
-    pub(in crate::import::torch) fn last_mut(&mut self) -> Option<&mut TraceEntry> {
+    pub(crate) fn last_mut(&mut self) -> Option<&mut TraceEntry> {
         self.chunks.last_mut()?.last_mut()
     }
 }
 
 /// Streams by index.
 #[derive(Default)]
-pub(in crate::import::torch) struct StreamTable(Vec<u64>);
+pub(crate) struct StreamTable(Vec<u64>);
 
 impl StreamTable {
     /// Returns the index of a stream.
     #[inline]
-    pub(in crate::import::torch) fn index(&mut self, stream: u64) -> u16 {
+    pub(crate) fn index(&mut self, stream: u64) -> u16 {
         // Programs have few streams, and mostly use recent ones.
         if let Some(at) = self.0.iter().rev().take(64).position(|&known| known == stream) {
             return u16::try_from(self.0.len() - 1 - at).unwrap_or(NO_STREAM);
@@ -134,7 +134,7 @@ impl StreamTable {
         }
     }
 
-    pub(in crate::import::torch) fn get(&self, index: u16) -> Option<u64> {
+    pub(crate) fn get(&self, index: u16) -> Option<u64> {
         self.0.get(usize::from(index)).copied()
     }
 }

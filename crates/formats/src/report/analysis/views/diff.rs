@@ -6,7 +6,7 @@ use engine::model::units::Bytes;
 use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{DiffView, frames};
 
-pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Document {
+pub(crate) fn document(comparison: &DiffView<'_>) -> Document {
     let diff = comparison.diff;
     let (before, after) = diff.never_freed;
     let sites_with = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();
@@ -78,7 +78,7 @@ fn short(row: &DiffRow, comparison: &DiffView<'_>) -> Vec<Cell> {
 }
 
 /// Returns every site of either file as a table.
-pub(in crate::report::analysis) fn table(comparison: &DiffView<'_>) -> Table {
+pub(crate) fn table(comparison: &DiffView<'_>) -> Table {
     let rows = &comparison.diff.rows;
     let shown = rows.iter().take(comparison.after.shown(rows.len()));
     table!(shown.map(|row| (row, sides(row))), |(row, (before, after))| {

@@ -134,7 +134,7 @@ fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> WouldFit {
     WouldFit { device: device.map(|device| device.0), bytes: requested.0, answer, text }
 }
 
-pub(in crate::report::analysis) fn document(view: &FragmentationView) -> Document {
+pub(crate) fn document(view: &FragmentationView) -> Document {
     let sum = |of: fn(&PoolFragmentation) -> Option<u64>| {
         view.pools.iter().filter_map(of).fold(0, u64::saturating_add)
     };
@@ -187,7 +187,7 @@ fn stream(pool: &PoolFragmentation) -> Cell {
 }
 
 /// Returns every pool as a table.
-pub(in crate::report::analysis) fn table(view: &FragmentationView) -> Table {
+pub(crate) fn table(view: &FragmentationView) -> Table {
     table!(view.pools.iter(), |pool| {
         "device": device_number(pool.device),
         "pool": Cell::Text(pool_name(pool)),

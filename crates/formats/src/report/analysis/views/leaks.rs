@@ -13,7 +13,7 @@ use crate::import::FileState;
 use crate::report::live::text::{format_age, format_count};
 use crate::report::verdict::{kind, live, verdict_label};
 
-pub(in crate::report::analysis) fn document(
+pub(crate) fn document(
     report: &LeakReport,
     state: &FileState,
     file: &AnalyzedFile<'_>,
@@ -121,7 +121,7 @@ fn anomalies(anomalies: &[Anomaly], file: &AnalyzedFile<'_>) -> Section {
 }
 
 /// `device 12.00 MiB, async 1.00 MiB`.
-pub(in crate::report::analysis) fn kinds(amounts: &[(MemoryKind, Amount)]) -> String {
+pub(crate) fn kinds(amounts: &[(MemoryKind, Amount)]) -> String {
     let parts: Vec<_> =
         amounts.iter().map(|(kind, amount)| format!("{kind} {}", Bytes(amount.bytes))).collect();
     parts.join(", ")
@@ -144,7 +144,7 @@ fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Sectio
 }
 
 /// Returns every site with its verdict, suspects first.
-pub(in crate::report::analysis) fn table(state: &FileState, file: &AnalyzedFile<'_>) -> Table {
+pub(crate) fn table(state: &FileState, file: &AnalyzedFile<'_>) -> Table {
     let span = |span: Option<Nanos>| span.map_or(Cell::Empty, Cell::Span);
     let all = || state.snapshot.suspects.iter().chain(&state.snapshot.other_verdicts);
     let shown = all().take(file.shown(all().count()));
@@ -180,8 +180,6 @@ fn first_low(evidence: &Evidence) -> u64 {
 }
 
 /// Returns the device ordinal, for TSV.
-pub(in crate::report::analysis) fn device_number(
-    device: Option<engine::model::ids::DeviceId>,
-) -> Cell {
+pub(crate) fn device_number(device: Option<engine::model::ids::DeviceId>) -> Cell {
     device.map_or(Cell::Empty, |device| Cell::Count(u64::from(device.0)))
 }

@@ -15,22 +15,19 @@ use super::super::document::{Cell, Document, Line, Section, Table};
 
 /// Memory of one library, of the kinds that the totals of the file count.
 #[derive(Clone, Debug, Default)]
-pub(in crate::report::analysis) struct LibraryRow {
-    pub(in crate::report::analysis) library: Arc<str>,
+pub(crate) struct LibraryRow {
+    pub(crate) library: Arc<str>,
     /// Memory never freed.
-    pub(in crate::report::analysis) held: Amount,
-    pub(in crate::report::analysis) allocated: Amount,
-    pub(in crate::report::analysis) freed: u64,
+    pub(crate) held: Amount,
+    pub(crate) allocated: Amount,
+    pub(crate) freed: u64,
     /// Upper bound: the peaks of its sites may have been at different times.
-    pub(in crate::report::analysis) peak_max: u64,
-    pub(in crate::report::analysis) pids: BTreeSet<Pid>,
+    pub(crate) peak_max: u64,
+    pub(crate) pids: BTreeSet<Pid>,
 }
 
 /// Returns the libraries of a file, those that hold most first.
-pub(in crate::report::analysis) fn rows(
-    report: &SummaryReport,
-    file: &AnalyzedFile<'_>,
-) -> Vec<LibraryRow> {
+pub(crate) fn rows(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Vec<LibraryRow> {
     let scope = file.imported.source.scope();
     let mut rows: BTreeMap<Arc<str>, LibraryRow> = BTreeMap::new();
     let all = report.processes.iter().flat_map(|process| &process.sites);
@@ -54,10 +51,7 @@ fn library(group: &Group, file: &AnalyzedFile<'_>) -> Arc<str> {
     site.map_or_else(|| UNKNOWN_LIBRARY.into(), |site| file.info.stacks.library(site))
 }
 
-pub(in crate::report::analysis) fn document(
-    report: &SummaryReport,
-    file: &AnalyzedFile<'_>,
-) -> Document {
+pub(crate) fn document(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Document {
     let all = rows(report, file);
     let shown = file.shown(all.len());
     let headline = match all.len() {
@@ -78,7 +72,7 @@ pub(in crate::report::analysis) fn document(
 }
 
 /// Returns every library.
-pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
+pub(crate) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
     let columns = vec![
         "bytes",
         "allocations",

@@ -10,7 +10,7 @@ use super::super::{AnalyzedFile, device, frames, tsv};
 use super::leaks::device_number;
 use crate::report::live::text::format_count;
 
-pub(in crate::report::analysis) fn document(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Document {
+pub(crate) fn document(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Document {
     let devices = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
         let headline = format!("No {} was allocated", file.memory_phrase());
@@ -82,11 +82,7 @@ pub(super) fn live_at(peak: &Peak, file: &AnalyzedFile<'_>, most: usize) -> Sect
 }
 
 /// Writes every allocation that was live at a peak.
-pub(in crate::report::analysis) fn rows(
-    peaks: &[Peak],
-    file: &AnalyzedFile<'_>,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub(crate) fn rows(peaks: &[Peak], file: &AnalyzedFile<'_>, out: &mut dyn Write) -> io::Result<()> {
     let columns = [
         "device",
         "peak_pid",

@@ -7,10 +7,7 @@ use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, device, frames};
 use super::leaks::device_number;
 
-pub(in crate::report::analysis) fn document(
-    report: &SummaryReport,
-    file: &AnalyzedFile<'_>,
-) -> Document {
+pub(crate) fn document(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Document {
     let sites = |process: &ProcessSummary| process.sites.len() + process.more_sites;
     let count: usize = report.processes.iter().map(sites).sum();
     let headline = match (count, report.processes.len()) {
@@ -62,7 +59,7 @@ fn section(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
 }
 
 /// Returns every site.
-pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
+pub(crate) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
     table!(report.processes.iter().flat_map(|process| &process.sites), |group| {
         "bytes": Cell::Bytes(group.never_freed().bytes),
         "allocations": Cell::Count(group.never_freed().allocations),

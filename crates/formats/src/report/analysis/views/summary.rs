@@ -13,7 +13,7 @@ use super::super::{AnalyzedFile, device, frames, location};
 use super::leaks::{capitalized, device_number, kinds};
 use crate::report::live::text::format_count;
 
-pub(in crate::report::analysis) fn document(
+pub(crate) fn document(
     report: &SummaryReport,
     peaks: &[Peak],
     file: &AnalyzedFile<'_>,
@@ -125,7 +125,7 @@ fn summary_location(on: &DeviceSummary) -> Cell {
 }
 
 /// Returns one row per process and device.
-pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
+pub(crate) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
     table!(by_device(report), |(process, on)| {
         "pid": Cell::Text(process.pid.to_string()),
         "name": Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),

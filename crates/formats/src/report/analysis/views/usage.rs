@@ -9,7 +9,7 @@ use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section};
 use super::super::{AnalyzedFile, OverlaySeries, device, location, tsv};
 use super::leaks::device_number;
 
-pub(in crate::report::analysis) fn document(
+pub(crate) fn document(
     usage: &UsageReport,
     overlays: &[OverlaySeries],
     file: &AnalyzedFile<'_>,
@@ -76,7 +76,7 @@ fn table(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
 }
 
 /// Writes every point; device totals have no process and kind.
-pub(in crate::report::analysis) fn rows(
+pub(crate) fn rows(
     usage: &UsageReport,
     overlays: &[OverlaySeries],
     file: &AnalyzedFile<'_>,
