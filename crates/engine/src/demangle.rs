@@ -8,7 +8,6 @@ const MAX_NESTING: u32 = 256;
 /// Demangles a Rust symbol, without its hash. Returns `None` for other symbols, and if the result
 /// would be longer than `max_len`. Rust's legacy scheme differs from that of C++ only by a hash at
 /// the end.
-#[must_use]
 pub fn rust(symbol: &str, max_len: usize) -> Option<String> {
     let is_hashed = || {
         let (_, hash) = symbol.strip_suffix('E')?.rsplit_once("17h")?;
@@ -25,7 +24,6 @@ pub fn rust(symbol: &str, max_len: usize) -> Option<String> {
 
 /// Demangles a C++ symbol. Returns `None` for other symbols, and if the result would be longer than
 /// `max_len`.
-#[must_use]
 pub fn cpp(symbol: &str, max_len: usize) -> Option<String> {
     if !symbol.starts_with("_Z") {
         return None;

@@ -82,7 +82,6 @@ impl SnapshotOptions {
     };
 
     /// Maximum number of sites listed of a process.
-    #[must_use]
     pub fn sites_of(&self, pid: Pid) -> usize {
         if self.lists.includes(pid) { self.top_sites } else { 0 }
     }
@@ -149,7 +148,6 @@ pub struct Snapshot {
 impl Snapshot {
     /// Uncertainty of all processes that the snapshot lists. Its bounds include the memory that
     /// ended processes had not freed.
-    #[must_use]
     pub fn listed_uncertainty(&self) -> Uncertainty {
         let mut uncertainty = self.uncertainty.clone();
         for process in self.processes.iter().filter(|process| process.ended.is_some()) {
@@ -285,13 +283,11 @@ pub struct ProcessView {
 
 impl ProcessView {
     /// Program, or else the name of the process (untrusted).
-    #[must_use]
     pub fn program(&self) -> &str {
         self.identity.program_or(&self.name)
     }
 
     /// Driver-reported usage on all GPUs, if the driver reports any.
-    #[must_use]
     pub fn driver_bytes(&self) -> Option<Bytes> {
         let rows = self.devices.iter();
         let gpus: BTreeMap<_, _> =
@@ -301,7 +297,6 @@ impl ProcessView {
     }
 
     /// Driver-reported usage on all GPUs minus traced memory.
-    #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
         // Driver-reported usage is per GPU, even if several devices are parts of it.
         let gpus: BTreeMap<_, _> = self
@@ -316,7 +311,6 @@ impl ProcessView {
 
     /// Live memory of the process itself, on device and host. Excludes imported memory and pool
     /// reserves; allocations from pools are included.
-    #[must_use]
     pub fn not_freed(&self) -> Bytes {
         let own = self.kinds.iter().filter(|view| {
             matches!(
@@ -368,14 +362,12 @@ pub struct DeviceView {
 impl DeviceView {
     /// Driver-reported usage minus traced memory: contexts, code, local memory, pool slack, and
     /// memory from before the trace. A lower bound if memory on unknown devices was traced.
-    #[must_use]
     pub fn untracked(&self) -> Option<Bytes> {
         let most = self.untracked_max()?;
         Some(Bytes(most.0.saturating_sub(self.driver_unplaced.0)))
     }
 
     /// The same if no traced memory on unknown devices is on this GPU.
-    #[must_use]
     pub fn untracked_max(&self) -> Option<Bytes> {
         let (driver, traced) = (self.driver_bytes?, self.driver_traced?);
         Some(Bytes(driver.0.saturating_sub(traced.0)))
@@ -424,7 +416,6 @@ pub struct ApiMisuse {
 
 impl ApiMisuse {
     /// Whether there was no misuse.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

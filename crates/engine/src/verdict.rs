@@ -56,7 +56,6 @@ pub enum Resource {
 
 impl Resource {
     /// Whether quantities are bytes.
-    #[must_use]
     pub const fn is_bytes(self) -> bool {
         !matches!(self, Self::Objects(_))
     }
@@ -149,21 +148,18 @@ pub struct CacheTensors {
 
 impl CacheTensors {
     /// Whether tensor sites that leak make up at least two thirds of the growth of the cache.
-    #[must_use]
     pub const fn explain_growth(&self) -> bool {
         self.growth_per_hour > 0 && self.growth_per_hour >= self.cache_growth_per_hour / 3 * 2
     }
 
     /// Whether the tensors, which do not grow, once used two thirds of the cache. Memory of private
     /// pools is not shared with other tensors, so their size does not explain it.
-    #[must_use]
     pub const fn explain_size(&self) -> bool {
         self.bounded && !self.during_capture && self.peak >= self.cache / 3 * 2
     }
 
     /// Whether the tensors account for the size of the cache. If not, it is classified like other
     /// memory.
-    #[must_use]
     pub const fn account_for_cache(&self) -> bool {
         self.explain_growth() || self.explain_size()
     }

@@ -3,13 +3,11 @@
 use std::fs;
 
 /// Returns the host name; empty if unknown.
-#[must_use]
 pub fn name() -> String {
     fact("hostname")
 }
 
 /// Returns the kernel version.
-#[must_use]
 pub fn kernel() -> String {
     fact("osrelease")
 }

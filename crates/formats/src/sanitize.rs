@@ -19,13 +19,11 @@ pub const MAX_KERNEL_NAME_CHARS: usize = 1 << 18;
 
 /// Returns `text` with invisible and control characters written as `\u{…}`, truncated to a default
 /// length.
-#[must_use]
 pub fn sanitize(text: &str) -> Cow<'_, str> {
     sanitize_up_to(text, MAX_TEXT_CHARS)
 }
 
 /// Sanitizes a text like [`sanitize`], as an own string.
-#[must_use]
 pub fn sanitized(text: &str) -> String {
     sanitize(text).into_owned()
 }
@@ -33,7 +31,6 @@ pub fn sanitized(text: &str) -> String {
 /// Sanitizes a message for a terminal or a log. Everything but line breaks is escaped as in
 /// [`sanitize`]. All lines but the first are indented, so that no text in a message can look like a
 /// separate message.
-#[must_use]
 pub fn message(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(|line| sanitize_up_to(line, MAX_LINE_BYTES)).collect();
     let mut out = String::new();
@@ -47,7 +44,6 @@ pub fn message(text: &str) -> String {
 }
 
 /// Sanitizes a text like [`sanitize`], with another maximum length.
-#[must_use]
 pub fn sanitize_up_to(text: &str, max: usize) -> Cow<'_, str> {
     if text.len() <= max && text.chars().all(is_plain) {
         return Cow::Borrowed(text);
@@ -69,7 +65,6 @@ pub fn sanitize_up_to(text: &str, max: usize) -> Cow<'_, str> {
 }
 
 /// Returns an error with its causes. Some errors already contain the text of their cause.
-#[must_use]
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

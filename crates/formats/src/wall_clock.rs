@@ -19,14 +19,12 @@ pub struct WallClock {
 
 impl WallClock {
     /// Returns the host's clock; `start` is the current time.
-    #[must_use]
     pub fn now(start: Timestamp) -> Self {
         Self { start, time: jiff::Timestamp::now(), zone: TimeZone::system() }
     }
 
     /// Returns a new clock if the host's clock was stepped or its time zone changed; `start` is
     /// the current time. Small differences are ignored, so that past events keep their times.
-    #[must_use]
     pub fn corrected(&self, start: Timestamp) -> Option<Self> {
         let now = Self { start, time: jiff::Timestamp::now(), zone: TimeZone::system() };
         let step = now.time.as_nanosecond() - self.time(start).as_nanosecond();
@@ -34,7 +32,6 @@ impl WallClock {
     }
 
     /// Returns a clock for tests and files: `start` was at `seconds` since 1970, UTC.
-    #[must_use]
     pub fn fixed(start: Timestamp, seconds: i64) -> Self {
         let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
         Self { start, time, zone: TimeZone::UTC }
@@ -42,7 +39,6 @@ impl WallClock {
 
     /// Restores a clock from the values of [`WallClock::utc_nanos`], [`WallClock::zone`] and
     /// [`WallClock::offset`]. A zone that this host does not know is replaced by the offset.
-    #[must_use]
     pub fn recorded(start: Timestamp, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
         let named = zone.and_then(|name| TimeZone::get(name).ok());
         let fixed = || Offset::from_seconds(offset).map_or(TimeZone::UTC, TimeZone::fixed);
@@ -51,25 +47,21 @@ impl WallClock {
     }
 
     /// Returns the wall-clock time at [`WallClock::start`], in nanoseconds since 1970, UTC.
-    #[must_use]
     pub fn utc_nanos(&self) -> i64 {
         i64::try_from(self.time.as_nanosecond()).unwrap_or(0)
     }
 
     /// Returns the IANA name of the time zone, if it has one.
-    #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.zone.iana_name()
     }
 
     /// Returns the offset from UTC at [`WallClock::start`], in seconds to the east.
-    #[must_use]
     pub fn offset(&self) -> i32 {
         self.zone.to_offset(self.time).seconds()
     }
 
     /// Returns the time at which the clock was fixed: the start of a trace.
-    #[must_use]
     pub const fn start(&self) -> Timestamp {
         self.start
     }
@@ -81,7 +73,6 @@ impl WallClock {
     }
 
     /// Returns a time in nanoseconds since 1970, UTC.
-    #[must_use]
     pub fn nanos(&self, at: Timestamp) -> i64 {
         i64::try_from(self.time(at).as_nanosecond()).unwrap_or(0)
     }
@@ -99,37 +90,31 @@ impl WallClock {
     }
 
     /// Formats a time for file names: `20261115-221807`.
-    #[must_use]
     pub fn compact(&self, at: Timestamp) -> String {
         self.time(at).to_zoned(self.zone.clone()).strftime("%Y%m%d-%H%M%S").to_string()
     }
 
     /// Formats the time of day, without the date.
-    #[must_use]
     pub fn time_of_day(&self, at: Timestamp) -> String {
         self.time(at).to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
     }
 
     /// Formats the time of day in minutes; with the date if it is on another day than the start.
-    #[must_use]
     pub fn minute(&self, at: Timestamp) -> String {
         self.with_other_date(at, "%H:%M")
     }
 
     /// The same in seconds.
-    #[must_use]
     pub fn second(&self, at: Timestamp) -> String {
         self.with_other_date(at, "%H:%M:%S")
     }
 
     /// The same in milliseconds.
-    #[must_use]
     pub fn millisecond(&self, at: Timestamp) -> String {
         self.with_other_date(at, "%H:%M:%S%.3f")
     }
 
     /// Formats the date of the start.
-    #[must_use]
     pub fn start_date(&self) -> String {
         self.time.to_zoned(self.zone.clone()).strftime("%Y-%m-%d").to_string()
     }
@@ -142,14 +127,12 @@ impl WallClock {
     }
 
     /// Formats a time as RFC 3339 with milliseconds.
-    #[must_use]
     pub fn precise(&self, at: Timestamp) -> String {
         let zoned = self.time(at).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
     }
 
     /// Formats a time as RFC 3339 with seconds.
-    #[must_use]
     pub fn short(&self, at: Timestamp) -> String {
         let zoned = self.time(at).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()

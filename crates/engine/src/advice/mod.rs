@@ -65,13 +65,11 @@ named_enum! {
 
 impl AdviceAction {
     /// Whether no work is lost.
-    #[must_use]
     pub const fn is_safe(self) -> bool {
         matches!(self, Self::EmptyCache | Self::TrimPool | Self::TrimGraphs)
     }
 
     /// Cost of the step, as text.
-    #[must_use]
     pub const fn cost(self) -> &'static str {
         match self {
             Self::EmptyCache => {
@@ -142,7 +140,6 @@ pub struct AdviceStep {
 
 /// Returns all steps that would help, cheapest first, then fastest growing leaks, then by bytes
 /// freed.
-#[must_use]
 pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     let mut steps = Vec::new();
     let selected = |pid| input.only.is_empty() || input.only.contains(&pid);

@@ -57,7 +57,6 @@ pub const RULE_NAMES: [&str; 9] = [
 ];
 
 /// Returns the rules.
-#[must_use]
 pub fn rules(thresholds: &Thresholds) -> Vec<Rule> {
     vec![
         out_of_memory(),

@@ -40,13 +40,11 @@ pub struct Alert {
 
 impl Alert {
     /// One-sentence summary.
-    #[must_use]
     pub fn summary(&self) -> String {
         template::render(self.rule.summary, self)
     }
 
     /// Recommended action.
-    #[must_use]
     pub fn advice(&self) -> String {
         template::render(self.rule.advice, self)
     }
@@ -82,7 +80,6 @@ enum AlertState {
 impl AlertEvaluator {
     /// Creates an evaluator. An alert is resolved when its value has been within the threshold for
     /// `resolve_after`, so that a flapping value is reported once.
-    #[must_use]
     pub fn new(rules: Vec<Rule>, resolve_after: Nanos) -> Self {
         Self {
             rules: rules.into_iter().map(Arc::new).collect(),
@@ -115,7 +112,6 @@ impl AlertEvaluator {
     }
 
     /// Firing alerts, oldest first.
-    #[must_use]
     pub fn firing(&self) -> Vec<&Alert> {
         let mut firing: Vec<_> = self.open.values().filter_map(AlertState::alert).collect();
         firing.sort_by_key(|alert| alert.id);
@@ -128,7 +124,6 @@ impl AlertEvaluator {
     }
 
     /// Number of alerts dropped because a limit was reached.
-    #[must_use]
     pub const fn dropped_alerts(&self) -> u64 {
         self.dropped
     }

@@ -43,7 +43,6 @@ pub enum Threshold {
 
 impl Threshold {
     /// The bound.
-    #[must_use]
     pub const fn threshold_value(self) -> f64 {
         match self {
             Self::Above(number) | Self::Below(number) => number,
@@ -51,7 +50,6 @@ impl Threshold {
     }
 
     /// Whether a value is beyond the bound, or within `slack` of it.
-    #[must_use]
     pub fn is_crossed(self, value: f64, slack: f64) -> bool {
         match self {
             Self::Above(limit) => value > limit - slack,
@@ -99,7 +97,6 @@ const DEPENDENT_LABELS: &[(&str, &[&str])] = &[
 
 impl Rule {
     /// Alert name in Prometheus style: `VramscopeLeakSuspect`.
-    #[must_use]
     pub fn alert_name(&self) -> String {
         let capital = |word: &str| {
             let mut letters = word.chars();

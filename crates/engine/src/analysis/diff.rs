@@ -113,7 +113,6 @@ impl DiffSide {
 
 impl Diff {
     /// Compares two files.
-    #[must_use]
     pub fn of(before: &DiffInput<'_>, after: &DiffInput<'_>) -> Self {
         let mut rows = Vec::new();
         let (mut old, mut new) = (sites(before), sites(after));

@@ -28,7 +28,6 @@ pub struct Group<K = GroupKey> {
 
 impl<K> Group<K> {
     /// Memory never freed: live at the end of the file or of its process.
-    #[must_use]
     pub const fn never_freed(&self) -> Amount {
         self.live.plus(self.exited)
     }
@@ -119,7 +118,6 @@ pub struct GroupTable {
 
 impl GroupTable {
     /// Creates an empty table; `scope` selects the memory that the peak includes.
-    #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
         Self { scope, ..Self::default() }
     }
@@ -137,7 +135,6 @@ impl GroupTable {
     }
 
     /// Memory that counts in this file.
-    #[must_use]
     pub const fn scope(&self) -> MemoryScope {
         self.scope
     }
@@ -149,7 +146,6 @@ impl GroupTable {
     }
 
     /// Peak of the counted memory over all processes and devices, and when it was first reached.
-    #[must_use]
     pub fn peak(&self) -> (u64, Timestamp) {
         self.all.peak()
     }

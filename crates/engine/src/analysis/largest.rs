@@ -41,7 +41,6 @@ pub struct Largest<R, T> {
 
 impl<R: Ord, T> Largest<R, T> {
     /// Keeps `limit` values.
-    #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { limit, by_rank: BTreeMap::new(), added: 0 }
     }
@@ -66,7 +65,6 @@ impl<R: Ord, T> Largest<R, T> {
 
 impl LargestAnalysis {
     /// Creates an analysis that keeps the `limit` largest allocations.
-    #[must_use]
     pub fn new(scope: MemoryScope, limit: usize) -> Self {
         let (count, lifetimes) = (0, LifetimeTracker::default());
         Self { scope, count, lifetimes, largest: Largest::new(limit) }
@@ -93,7 +91,6 @@ impl LargestAnalysis {
     }
 
     /// Returns the largest allocations.
-    #[must_use]
     pub fn finish(mut self) -> LargestAllocations {
         for live in std::mem::take(&mut self.lifetimes).finish() {
             self.keep(live);

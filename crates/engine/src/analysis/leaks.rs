@@ -46,7 +46,6 @@ pub struct LeakReport {
 
 impl LeakReport {
     /// Collects the memory that was never freed from the totals of a file.
-    #[must_use]
     pub fn of(groups: &GroupTable) -> Self {
         let scope = groups.scope();
         let mut report = Self::default();

@@ -21,7 +21,6 @@ pub struct Lifetime {
 
 impl Lifetime {
     /// Name of the end reason; `live` if it did not end.
-    #[must_use]
     pub const fn end_reason(&self) -> &'static str {
         match self.ended {
             None => "live",
@@ -30,7 +29,6 @@ impl Lifetime {
     }
 
     /// Time it was live, up to `end` if it did not end.
-    #[must_use]
     pub fn age(&self, end: Timestamp) -> Nanos {
         self.ended.map_or(end, |(at, _)| at) - self.allocated_at
     }
@@ -70,13 +68,11 @@ impl LifetimeTracker {
     }
 
     /// Number of live allocations.
-    #[must_use]
     pub fn live(&self) -> usize {
         self.live.len()
     }
 
     /// Allocations that are live at the end of the file, oldest first.
-    #[must_use]
     pub fn finish(self) -> Vec<Lifetime> {
         let mut live: Vec<Lifetime> = self.live.into_values().collect();
         live.sort_unstable_by_key(|one| {

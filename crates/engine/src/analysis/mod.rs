@@ -42,7 +42,6 @@ pub struct GroupKey {
 
 impl GroupKey {
     /// Group of a change.
-    #[must_use]
     pub const fn of(change: &AllocationChange) -> Self {
         Self { pid: change.pid, device: change.device, kind: change.kind, site: change.site }
     }
@@ -91,7 +90,6 @@ impl Delta {
     }
 
     /// Whether it changes a sum of sizes.
-    #[must_use]
     pub fn changes_size(&self) -> bool {
         self.less.unwrap_or(0) != self.more.unwrap_or(0)
     }
@@ -171,7 +169,6 @@ impl Amount {
 }
 
 /// Totals by kind, in the order of kinds.
-#[must_use]
 pub fn by_kind(parts: impl Iterator<Item = (MemoryKind, Amount)>) -> Vec<(MemoryKind, Amount)> {
     let mut sums = [Amount::default(); MemoryKind::COUNT];
     for (kind, amount) in parts {
@@ -183,13 +180,11 @@ pub fn by_kind(parts: impl Iterator<Item = (MemoryKind, Amount)>) -> Vec<(Memory
 }
 
 /// Whether this kind is host memory.
-#[must_use]
 pub const fn is_host(kind: MemoryKind) -> bool {
     matches!(kind.layer(), MemoryLayer::Host)
 }
 
 /// Whether this kind migrates between host and device.
-#[must_use]
 pub const fn is_managed(kind: MemoryKind) -> bool {
     matches!(kind.layer(), MemoryLayer::Managed)
 }
@@ -211,7 +206,6 @@ impl RunningSum {
     }
 
     /// The sum, clamped to the range of `u64`.
-    #[must_use]
     pub fn value(self) -> u64 {
         u64::try_from(self.0.max(0)).unwrap_or(u64::MAX)
     }

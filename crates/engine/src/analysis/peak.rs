@@ -101,7 +101,6 @@ fn packed_key(pid: Pid, key: AllocationKey) -> (u64, u64) {
 
 impl PeakAnalysis {
     /// Creates an empty analysis; `memory_scope` selects the memory that counts.
-    #[must_use]
     pub fn new(memory_scope: MemoryScope) -> Self {
         Self { memory_scope, ..Self::default() }
     }
@@ -191,7 +190,6 @@ impl PeakAnalysis {
 
     /// Returns the peaks by device, the unknown device last; for each device first the whole
     /// device, then its processes, largest first.
-    #[must_use]
     pub fn finish(self) -> Vec<Peak> {
         let Self { live, mut scopes, .. } = self;
         for live in live.values() {

@@ -72,7 +72,6 @@ pub struct SummaryAnalysis {
 
 impl SummaryAnalysis {
     /// Creates an empty analysis; `scope` selects the memory that totals and peaks include.
-    #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
         Self { groups: GroupTable::new(scope), devices: Table::default() }
     }
@@ -90,13 +89,11 @@ impl SummaryAnalysis {
     }
 
     /// Totals by group.
-    #[must_use]
     pub const fn groups(&self) -> &GroupTable {
         &self.groups
     }
 
     /// Returns the summary, with at most `top` groups per process.
-    #[must_use]
     pub fn finish(&self, top: usize) -> SummaryReport {
         let mut by_pid: HashMap<Pid, Vec<Group>> = HashMap::new();
         for group in self.groups.iter() {

@@ -79,7 +79,6 @@ enum Sampling {
 impl UsageAnalysis {
     /// Creates an analysis that keeps every change, or at most `points` points per series, but at
     /// least [`MIN_POINTS`].
-    #[must_use]
     pub fn new(scope: MemoryScope, points: Option<usize>) -> Self {
         let buckets = points.map(|points| (points.max(MIN_POINTS) / MIN_POINTS) as u64);
         Self { scope, buckets, ..Self::default() }
@@ -100,7 +99,6 @@ impl UsageAnalysis {
     }
 
     /// Returns the series.
-    #[must_use]
     pub fn finish(self) -> UsageReport {
         let all = |tracks: Vec<SeriesTrack>| {
             let known = tracks.into_iter().filter(|track| track.changes > 0);

@@ -38,7 +38,6 @@ pub struct Headline {
 }
 
 /// Returns the headline of a stack, innermost frame first. Cost: O(frames).
-#[must_use]
 pub fn headline(stack: &[(FrameId, &Frame)], statistics: &StackStatistics) -> Headline {
     let layers = statistics.layers(stack);
     let wrappers = statistics.wrappers(stack, &layers);

@@ -241,7 +241,6 @@ const ROWS: &[Row] = &[
 
 /// Returns the likely cause of a leak and what to do: of its sites, the one with the most specific
 /// cause decides. `lines`: number of lines of the same function that leak.
-#[must_use]
 pub fn advise<'a>(
     sites: impl IntoIterator<Item = (Resource, &'a Evidence, &'a [Frame])>,
     lines: usize,

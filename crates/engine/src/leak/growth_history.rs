@@ -294,7 +294,6 @@ impl GrowthHistory {
     }
 
     /// Returns the windows up to `now`: their length, the start of the first, and the windows.
-    #[must_use]
     pub fn windows_until(&self, now: Nanos, live: u64) -> (Nanos, Nanos, Vec<Window>) {
         let mut history = self.clone();
         if !history.windows.is_empty() {
@@ -307,7 +306,6 @@ impl GrowthHistory {
     /// Returns the live quantity at the end of each window of the whole trace, with the same
     /// windows for all sites. The last window is still open: its value is the current live
     /// quantity.
-    #[must_use]
     pub fn history(&self, start: Timestamp, now: Nanos, live: u64) -> SiteHistory {
         let mut history = self.clone();
         history.enter(now, live);

@@ -61,20 +61,17 @@ impl LifetimeHistogram {
     }
 
     /// Longest lifetime, if any.
-    #[must_use]
     pub fn max(&self) -> Option<Nanos> {
         self.counts.iter().any(|count| *count > 0).then_some(self.longest)
     }
 
     /// Upper bound of the median lifetime, at most twice its value.
-    #[must_use]
     pub fn median(&self) -> Option<Nanos> {
         self.bucket(1, 2).map(|power| self.top(power))
     }
 
     /// Age by which almost everything that is ever freed has been freed: the 99th percentile of
     /// lifetimes, or the maximum if there are few. Older allocations will probably never be freed.
-    #[must_use]
     pub fn due_age(&self) -> Option<Nanos> {
         if self.all() < MIN_FREES_FOR_QUANTILE {
             return self.max();

@@ -126,7 +126,6 @@ impl ObservedWindows {
 }
 
 /// Returns verdict, confidence and evidence for a site. Cost: a few hundred operations.
-#[must_use]
 pub fn classify(site: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
     let observed = ObservedWindows::of(site);
     let run = GrowthRun::newest(&observed);

@@ -47,13 +47,11 @@ struct FinalFrees {
 
 impl Track {
     /// Creates an empty track.
-    #[must_use]
     pub fn new(at: Timestamp) -> Self {
         Self { first: at, last: at, ..Self::default() }
     }
 
     /// Live quantity.
-    #[must_use]
     pub fn quantity(&self) -> u64 {
         self.live.bytes().0
     }
@@ -147,7 +145,6 @@ impl Track {
 
     /// Classifies a site that is given as one or more tracks. `has_ended`: its process or file has
     /// ended; then memory that grew and was only freed at the end is a leak.
-    #[must_use]
     pub fn classify(
         tracks: &[&Self],
         (start, now): (Timestamp, Timestamp),

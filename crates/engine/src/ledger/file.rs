@@ -105,7 +105,6 @@ impl FileProcess {
 
 impl FileLedger {
     /// Creates an empty ledger; `scope` selects the memory that is classified.
-    #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
         Self { scope, ..Self::default() }
     }
@@ -132,7 +131,6 @@ impl FileLedger {
 
     /// Returns the state at the end of the file: processes, verdicts and anomalies. `stacks` has the
     /// frames of the sites, `names` the names of processes.
-    #[must_use]
     pub fn finish(self, stacks: &StackTable, names: &BTreeMap<Pid, String>) -> Snapshot {
         let registry = SiteRegistry::from(stacks.clone());
         let origin = self.origin.unwrap_or(self.end);

@@ -249,14 +249,12 @@ impl Ledger {
     }
 
     /// Whether all sites of a measurement have names.
-    #[must_use]
     pub fn has_names(&self, ended: &EndedMeasurement) -> bool {
         let mut sites = ended.rows.keys().filter_map(|(site, _)| *site);
         sites.all(|site| !matches!(self.sites.name(Some(site)), SiteName::Pending(_)))
     }
 
     /// Returns a measurement with the names of its sites, as far as they are known.
-    #[must_use]
     pub fn name_measurement(&self, ended: EndedMeasurement) -> Measurement {
         let mut named = BTreeMap::<(SiteName, Resource), KeptRow>::new();
         for ((site, resource), row) in ended.rows {
@@ -284,7 +282,6 @@ impl Ledger {
 
     /// Returns the live memory of a running process by site, and the sites that leak. Costs a pass
     /// over its live allocations.
-    #[must_use]
     pub fn live_by_site(&self, pid: Pid, at: Timestamp) -> Option<LiveSites> {
         let process = self.running.get(&pid)?;
         let totals = Measurement { live_after: process.live_bytes(), ..Measurement::default() };

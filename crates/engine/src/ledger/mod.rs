@@ -132,7 +132,6 @@ pub struct Ledger {
 
 impl Ledger {
     /// Creates an empty ledger.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -159,7 +158,6 @@ impl Ledger {
 
     /// Creates a ledger that also logs allocation changes until they are drained: see
     /// [`Ledger::drain_changes`].
-    #[must_use]
     pub fn with_change_log() -> Self {
         Self { change_log: Some(ChangeLog::default()), ..Self::default() }
     }
@@ -438,14 +436,12 @@ impl Ledger {
     }
 
     /// Device memory of all running processes. O(processes).
-    #[must_use]
     pub fn live_bytes(&self) -> Bytes {
         self.live().bytes()
     }
 
     /// Number of ended processes that were never in a snapshot, because more than 10,000 ended
     /// between two snapshots. Processes without live memory are dropped first.
-    #[must_use]
     pub fn dropped_ended(&self) -> u64 {
         self.ended.dropped
     }

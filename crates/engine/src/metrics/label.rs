@@ -4,7 +4,6 @@
 const MAX_LABEL_CHARS: usize = 120;
 
 /// Converts untrusted text to a label value: replaces invisible characters by `?` and truncates.
-#[must_use]
 pub fn label(text: &str) -> Box<str> {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
     let mut out = String::with_capacity(text.len().min(MAX_LABEL_CHARS));
@@ -16,7 +15,6 @@ pub fn label(text: &str) -> Box<str> {
 }
 
 /// Characters that change the text direction, or have no width.
-#[must_use]
 pub const fn is_invisible(c: char) -> bool {
     matches!(
         c,

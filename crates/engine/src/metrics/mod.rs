@@ -76,7 +76,6 @@ pub enum SampleValue {
 
 impl SampleValue {
     /// The value as `f64`.
-    #[must_use]
     pub const fn as_f64(self) -> f64 {
         match self {
             Self::Whole(whole) => whole as f64,
@@ -103,7 +102,6 @@ pub struct MetricSet {
 
 impl MetricSet {
     /// Samples of a metric.
-    #[must_use]
     pub fn samples(&self, name: &str) -> &[Sample] {
         let family = self.families.iter().find(|family| family.metric.name == name);
         family.map_or(&[], |family| &family.samples)

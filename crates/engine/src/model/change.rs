@@ -70,7 +70,6 @@ pub struct LateFields {
 
 impl AllocationChange {
     /// The fields that may become known late.
-    #[must_use]
     pub const fn late_fields(&self) -> LateFields {
         LateFields { device: self.device, pool: self.pool, bytes: self.bytes }
     }

@@ -176,7 +176,6 @@ named_enum! {
 impl FreeFunction {
     /// Whether the family is meant for a memory kind. Kinds without a family of their own match
     /// all.
-    #[must_use]
     pub const fn fits(self, kind: MemoryKind) -> bool {
         match kind {
             MemoryKind::Device | MemoryKind::Managed => matches!(self, Self::Free),

@@ -87,7 +87,6 @@ pub struct AllocationKey {
 
 impl AllocationKey {
     /// Key of a pointer.
-    #[must_use]
     pub const fn address(value: u64) -> Self {
         Self { space: AddressType::Pointer, value }
     }

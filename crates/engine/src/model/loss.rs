@@ -14,13 +14,11 @@ macro_rules! loss_classes {
             }
 
             /// Counts by the names of their classes.
-            #[must_use]
             pub fn from_counts(count: impl Fn(&'static str) -> u64) -> Self {
                 Self { $($class: count(stringify!($class)),)* }
             }
 
             /// Combines the counts with those of another one by one.
-            #[must_use]
             pub fn combined(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
                 Self { $($class: with(self.$class, other.$class),)* }
             }
@@ -66,7 +64,6 @@ loss_classes! {
 
 impl LostDelta {
     /// Number of records that affect memory.
-    #[must_use]
     pub const fn events(&self) -> u64 {
         let calls = self.allocations.saturating_add(self.frees);
         calls.saturating_add(self.failures).saturating_add(self.other)

@@ -71,7 +71,6 @@ impl MemoryKind {
     pub const COUNT: usize = Self::ALL.len();
 
     /// Layer of this kind.
-    #[must_use]
     pub const fn layer(self) -> MemoryLayer {
         match self {
             Self::Device | Self::Array | Self::Physical | Self::Graph | Self::Static => {
@@ -94,19 +93,16 @@ impl MemoryKind {
     /// Whether this is device memory that the program holds, the sum of which is `live_bytes`.
     /// Excludes pool reserves: their used part is already counted as stream-ordered memory, and
     /// only the driver knows the rest.
-    #[must_use]
     pub const fn takes_device_memory(self) -> bool {
         matches!(self.layer(), MemoryLayer::Physical | MemoryLayer::Used)
     }
 
     /// Whether this is part of the memory of a pool.
-    #[must_use]
     pub const fn is_pooled(self) -> bool {
         matches!(self, Self::Async | Self::HostAsync)
     }
 
     /// Whether the driver frees it when its context ends.
-    #[must_use]
     pub const fn ends_with_context(self) -> bool {
         matches!(
             self,
@@ -120,7 +116,6 @@ impl MemoryKind {
     }
 
     /// Whether it is a variable of a module, which the program cannot free.
-    #[must_use]
     pub const fn is_static(self) -> bool {
         matches!(self, Self::Static | Self::ManagedStatic)
     }
@@ -139,7 +134,6 @@ pub enum MemoryScope {
 
 impl MemoryScope {
     /// Whether memory of this kind counts.
-    #[must_use]
     pub const fn counts(self, kind: MemoryKind) -> bool {
         match self {
             Self::Device => kind.takes_device_memory(),

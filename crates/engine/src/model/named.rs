@@ -16,7 +16,6 @@ macro_rules! named_enum {
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$value),*];
 
             /// Name in reports, JSON, metrics and files.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name,)*
@@ -24,13 +23,11 @@ macro_rules! named_enum {
             }
 
             /// Value with this name.
-            #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|value| value.name() == name)
             }
 
             /// Position in the list of all values.
-            #[must_use]
             pub const fn index(self) -> usize {
                 self as usize
             }
@@ -48,7 +45,6 @@ macro_rules! named_enum {
 pub(crate) use named_enum;
 
 /// Returns `must be info, warning or critical`.
-#[must_use]
 pub fn one_of(names: &[&str]) -> String {
     match names {
         [first @ .., last] if !first.is_empty() => {

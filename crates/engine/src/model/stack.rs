@@ -71,7 +71,6 @@ named_enum! {
 
 impl UnknownReason {
     /// Reason in a few words.
-    #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::NoSymbol => "no symbol",
@@ -114,13 +113,11 @@ pub struct CallStack {
 
 impl CallStack {
     /// The frame that a reader has to look at, and what lies between it and the driver.
-    #[must_use]
     pub const fn headline(&self) -> &Headline {
         &self.headline
     }
 
     /// The responsible frame; `None` for an empty stack.
-    #[must_use]
     pub fn responsible(&self) -> Option<&Frame> {
         self.headline.frame.and_then(|index| self.get(index))
     }
@@ -133,7 +130,6 @@ impl CallStack {
     }
 
     /// Changes the frames, and keeps the headline.
-    #[must_use]
     pub fn map(&self, change: impl FnMut(&Frame) -> Frame) -> Self {
         Self { frames: self.iter().map(change).collect(), headline: self.headline.clone() }
     }
@@ -195,21 +191,18 @@ impl StackTable {
     }
 
     /// Headline of a site, given all stacks so far; the default for an unknown site.
-    #[must_use]
     pub fn headline(&self, site: SiteId) -> Headline {
         headline(&with_ids(&self.frames, self.ids(site)), &self.statistics)
     }
 
     /// Library that owns what a site allocates: the first one outside the driver and the CUDA
     /// runtime; [`UNKNOWN_LIBRARY`] for an unknown site.
-    #[must_use]
     pub fn library(&self, site: SiteId) -> Arc<str> {
         let known = self.libraries.get(site.0 as usize).cloned().flatten();
         known.unwrap_or_else(|| UNKNOWN_LIBRARY.into())
     }
 
     /// Frames and headline of a site; none for an unknown site.
-    #[must_use]
     pub fn call_stack(&self, site: SiteId) -> CallStack {
         let frames = self.frames(site).cloned().collect();
         CallStack { frames, headline: self.headline(site) }
@@ -222,19 +215,16 @@ impl StackTable {
     }
 
     /// Frame ids of a site, innermost first; none for an unknown site.
-    #[must_use]
     pub fn ids(&self, site: SiteId) -> &[FrameId] {
         self.stacks.get(site.0 as usize).map_or(&[], |ids| ids)
     }
 
     /// Frame by id.
-    #[must_use]
     pub fn get(&self, id: FrameId) -> Option<&Frame> {
         self.frames.get(id.0 as usize)
     }
 
     /// Id of the stack with these frames; `None` if it is not in this table.
-    #[must_use]
     pub fn find(&self, frames: &[Frame]) -> Option<SiteId> {
         let ids: Option<Vec<_>> =
             frames.iter().map(|frame| self.frame_ids.get(frame).copied()).collect();
@@ -252,13 +242,11 @@ impl StackTable {
     }
 
     /// Number of stacks.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.stacks.len()
     }
 
     /// Whether there are no stacks.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
@@ -295,7 +283,6 @@ impl fmt::Display for SiteName {
 /// Stable name of a stack: 64-bit FNV-1a over the file name of the module, the function, the file
 /// and the line of each frame, innermost first. Each string ends with a zero byte, lines are four
 /// bytes, little endian. It does not change between runs or versions.
-#[must_use]
 pub fn site_name(frames: &[Frame]) -> u64 {
     frames.iter().fold(FNV_START, |hash, frame| {
         let module = base(frame.module.as_deref().unwrap_or_default());
@@ -309,7 +296,6 @@ pub fn site_name(frames: &[Frame]) -> u64 {
 /// file: 64-bit FNV-1a over the file name of the module without its version and the function of
 /// each frame, innermost first, and of Python frames the file name. Each string ends with a zero
 /// byte. It does not change between runs or versions. `None` without frames.
-#[must_use]
 pub fn site_fingerprint(frames: &[Frame]) -> Option<u64> {
     let hash = frames.iter().fold(FNV_START, |hash, frame| {
         let is_python = frame.language == Language::Python;
@@ -409,14 +395,12 @@ impl SiteRegistry {
     }
 
     /// First site with the same frames; the site itself while it is not resolved.
-    #[must_use]
     pub fn canonical(&self, site: SiteId) -> SiteId {
         let first = self.resolved.get(&site).and_then(|resolved| self.first.get(&resolved.name));
         first.copied().unwrap_or(site)
     }
 
     /// Name of a site.
-    #[must_use]
     pub fn name(&self, site: Option<SiteId>) -> SiteName {
         let Some(site) = site else { return SiteName::Unknown };
         let resolved = self.resolved.get(&site);
@@ -424,7 +408,6 @@ impl SiteRegistry {
     }
 
     /// Library that owns what a site allocates: see [`StackTable::library`].
-    #[must_use]
     pub fn library(&self, site: SiteId) -> Arc<str> {
         let stack = self.resolved.get(&site).map(|resolved| resolved.stack);
         stack.map_or_else(|| UNKNOWN_LIBRARY.into(), |stack| self.stacks.library(stack))
@@ -436,13 +419,11 @@ impl SiteRegistry {
     }
 
     /// Frames, innermost first; `None` while the site is not resolved.
-    #[must_use]
     pub fn frames(&self, site: SiteId) -> Option<CallStack> {
         self.resolved.get(&site).map(|resolved| self.stacks.call_stack(resolved.stack))
     }
 
     /// Frames of the site with this name, innermost first; none if it is not resolved.
-    #[must_use]
     pub fn frames_of(&self, name: SiteName) -> CallStack {
         let first = match name {
             SiteName::Resolved(name) => self.first.get(&name).copied(),

@@ -18,7 +18,6 @@ named_enum! {
 
 impl StackMode {
     /// Returns whether stacks are captured.
-    #[must_use]
     pub const fn is_enabled(self) -> bool {
         !matches!(self, Self::Off)
     }
@@ -42,7 +41,6 @@ named_enum! {
 
 impl TensorMode {
     /// Returns whether the allocator is traced.
-    #[must_use]
     pub const fn is_enabled(self) -> bool {
         !matches!(self, Self::Off)
     }

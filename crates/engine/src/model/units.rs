@@ -26,20 +26,17 @@ impl Nanos {
     pub const HOUR: Self = Self::from_millis(3_600_000);
 
     /// Time until a quantity is used up at a growth per hour.
-    #[must_use]
     pub fn until_used_up(quantity: u64, growth_per_hour: u64) -> Self {
         let nanos = u128::from(quantity) * u128::from(Self::HOUR.0);
         Self(u64::try_from(nanos / u128::from(growth_per_hour.max(1))).unwrap_or(u64::MAX))
     }
 
     /// Creates a duration from milliseconds.
-    #[must_use]
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
     /// Whole milliseconds, rounded down.
-    #[must_use]
     pub const fn millis(self) -> u64 {
         self.0 / 1_000_000
     }

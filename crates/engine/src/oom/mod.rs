@@ -26,7 +26,6 @@ pub enum RequestedResource {
 
 impl RequestedResource {
     /// Requested size, if known.
-    #[must_use]
     pub const fn bytes(self) -> Option<Bytes> {
         match self {
             Self::Memory(_, bytes) => Some(bytes),
@@ -86,7 +85,6 @@ named_enum! {
 
 impl GpuSharingHint {
     /// Description, as a clause.
-    #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
             Self::Mps => {
@@ -125,7 +123,6 @@ named_enum! {
 
 impl OomCause {
     /// Whether freeing device memory of other processes would help.
-    #[must_use]
     pub const fn is_device_memory(self) -> bool {
         match self {
             Self::DeviceExhausted
@@ -165,7 +162,6 @@ const DEVICE_PAGE_BYTES: u64 = 2 << 20;
 const FULL_DIVISOR: u64 = 20;
 
 /// Determines the cause.
-#[must_use]
 pub fn diagnose(oom: &OomContext<'_>) -> OomDiagnosis {
     let memory = MemoryBreakdown::of(oom);
     let (cause, confidence, sentence) = match oom.requested {
@@ -182,7 +178,6 @@ pub fn diagnose(oom: &OomContext<'_>) -> OomDiagnosis {
 }
 
 /// Estimates the free memory of the GPU at that time.
-#[must_use]
 pub fn estimated_free(oom: &OomContext<'_>) -> Option<Bytes> {
     MemoryBreakdown::of(oom).free_estimated
 }

@@ -57,7 +57,6 @@ impl EndedHistory {
     }
 
     /// Number of processes that could not be kept.
-    #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -30,7 +30,6 @@ pub struct LibraryView {
 
 impl LibraryView {
     /// Number of live objects.
-    #[must_use]
     pub fn object_count(&self) -> u64 {
         self.objects.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }

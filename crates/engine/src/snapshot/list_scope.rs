@@ -16,7 +16,6 @@ pub enum ListScope {
 
 impl ListScope {
     /// Whether the lists of a process are included.
-    #[must_use]
     pub fn includes(self, pid: Pid) -> bool {
         match self {
             Self::All => true,

@@ -57,7 +57,6 @@ pub struct ObjectCostView {
 
 impl ObjectCostView {
     /// Memory of all live objects: most likely value.
-    #[must_use]
     pub const fn total(&self) -> Bytes {
         Bytes(self.bytes.0.saturating_mul(self.live))
     }

@@ -49,7 +49,6 @@ pub struct SiteView {
 
 impl SiteView {
     /// Median lifetime of freed allocations, to within a factor of two.
-    #[must_use]
     pub fn median_lifetime(&self) -> Option<Nanos> {
         let all = self.lifetimes.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         let mut below = 0_u64;
@@ -119,7 +118,6 @@ pub struct SiteHistory {
 
 impl SiteHistory {
     /// Live bytes at a time, exact to one window; 0 before the first one.
-    #[must_use]
     pub fn level_at(&self, at: Timestamp) -> Bytes {
         let windows = at.0.saturating_sub(self.start.0).checked_div(self.window.0).unwrap_or(0);
         // Each value is that of the end of its window.

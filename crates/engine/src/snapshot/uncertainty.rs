@@ -75,7 +75,6 @@ impl Deref for LostTotals {
 
 impl Uncertainty {
     /// Whether all values are exact.
-    #[must_use]
     pub const fn exact(&self) -> bool {
         self.lost.counts.events() == 0
             && self.lost.counts.processes == 0

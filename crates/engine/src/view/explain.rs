@@ -50,7 +50,6 @@ pub enum PartCause<'a> {
 
 impl PartCause<'_> {
     /// Name in JSON.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Library(_) => "library",
@@ -60,13 +59,11 @@ impl PartCause<'_> {
     }
 
     /// Whether it is traced memory.
-    #[must_use]
     pub const fn is_traced(&self) -> bool {
         matches!(self, Self::Library(_))
     }
 
     /// Description for readers, with the number of objects.
-    #[must_use]
     pub fn title(&self, count: u64) -> Cow<'_, str> {
         let number = |one: &str, many: &str| match count {
             0 => many.to_owned(),
@@ -94,7 +91,6 @@ impl PartCause<'_> {
     }
 
     /// What can be done about it.
-    #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Library(view) => library_advice(&view.library),
@@ -148,7 +144,6 @@ pub struct PrecisionSums {
 
 impl<'a> Explanation<'a> {
     /// Explains the memory of a process; `None` if the driver reports none.
-    #[must_use]
     pub fn of(process: &'a ProcessView) -> Option<Self> {
         let driver_bytes = process.driver_bytes()?;
         let holds = |view: &&LibraryView| view.live_bytes.0 > 0;
@@ -174,7 +169,6 @@ impl<'a> Explanation<'a> {
     }
 
     /// Sums by precision.
-    #[must_use]
     pub fn sums(&self) -> PrecisionSums {
         let mut sums = PrecisionSums::default();
         for part in &self.parts {

@@ -62,7 +62,6 @@ impl GroupTotals {
 
 /// Returns the group of a process (untrusted); `None` if it belongs to none. Trees and hosts are
 /// not known from the process alone.
-#[must_use]
 pub fn group_label<'a>(row: &'a ProcessRow<'_>, by: GroupBy) -> Option<Cow<'a, str>> {
     match by {
         GroupBy::Nothing | GroupBy::Tree | GroupBy::Host => None,
@@ -85,7 +84,6 @@ pub fn group_label<'a>(row: &'a ProcessRow<'_>, by: GroupBy) -> Option<Cow<'a, s
 /// Orders processes so that children follow their parents, and returns the index and the depth of
 /// each. `parent` returns the parent of a process; ancestors that are not listed are skipped.
 /// Siblings keep their order.
-#[must_use]
 pub fn tree(pids: &[Pid], parent: &BTreeMap<Pid, Pid>) -> Vec<(usize, usize)> {
     let listed: BTreeMap<Pid, usize> =
         pids.iter().enumerate().map(|(index, pid)| (*pid, index)).collect();

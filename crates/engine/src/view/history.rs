@@ -40,13 +40,11 @@ impl UsageHistory {
     }
 
     /// Values of a GPU up to a view, oldest first.
-    #[must_use]
     pub fn gpu(&self, gpu: Option<GpuId>, until: u64) -> Vec<u64> {
         values(self.gpus.get(&gpu), until)
     }
 
     /// Values of a process up to a view, oldest first.
-    #[must_use]
     pub fn process(&self, key: ProcessKey, until: u64) -> Vec<u64> {
         values(self.processes.get(&key), until)
     }

@@ -30,7 +30,6 @@ pub enum LeakResource {
 
 impl LeakResource {
     /// Resource of a verdict.
-    #[must_use]
     pub const fn of(resource: Resource) -> Self {
         match resource {
             Resource::Objects(kind) => Self::Objects(kind),
@@ -53,13 +52,11 @@ impl LeakResource {
     }
 
     /// Whether it fills the GPU.
-    #[must_use]
     pub const fn is_device(self) -> bool {
         matches!(self, Self::Device | Self::Tensors)
     }
 
     /// Name in JSON.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Device => "device_memory",

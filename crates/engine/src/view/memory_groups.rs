@@ -46,7 +46,6 @@ impl<'a> View<'a> {
     /// Returns memory by group, largest first. By library, the row of memory that was not traced is
     /// the last.
     /// Cost: O(processes and their groups).
-    #[must_use]
     pub fn groups(&self, by: Grouping) -> Vec<GroupRow<'a>> {
         match by {
             Grouping::Library => self.libraries(),

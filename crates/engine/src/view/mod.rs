@@ -86,7 +86,6 @@ pub struct GpuRow<'a> {
 
 impl<'a> View<'a> {
     /// Builds the view of a snapshot. `gpus`: the GPUs of the host, as far as they are known.
-    #[must_use]
     pub fn of(snapshot: &'a Snapshot, gpus: &[GpuFacts<'a>]) -> Self {
         let placement = Placement::of(snapshot, gpus);
         let leaks = leaks::of(snapshot, &placement);
@@ -104,27 +103,23 @@ impl<'a> View<'a> {
     }
 
     /// Number of running and ended processes that leak.
-    #[must_use]
     pub fn leaking_processes(&self) -> usize {
         self.processes.iter().filter(|process| !process.leaks.is_empty()).count()
     }
 
     /// Number of sites that grow, but not yet for long enough for a verdict.
-    #[must_use]
     pub fn undecided_sites(&self) -> u64 {
         let undecided = self.processes.iter().filter_map(|row| row.process.undecided);
         undecided.map(|undecided| undecided.sites).sum()
     }
 
     /// The GPU that is full first.
-    #[must_use]
     pub fn first_full(&self) -> Option<&GpuRow<'a>> {
         let full = self.gpus.iter().filter(|gpu| gpu.time_until_full.is_some());
         full.min_by_key(|gpu| gpu.time_until_full)
     }
 
     /// Memory that ended processes without a caching allocator had not freed.
-    #[must_use]
     pub fn not_freed_bytes(&self) -> Bytes {
         Bytes(self.not_freed.iter().fold(0, |sum, row| sum.saturating_add(row.bytes.0)))
     }

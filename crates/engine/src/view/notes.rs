@@ -48,13 +48,11 @@ pub enum Note {
 
 impl Note {
     /// Whether it makes values inexact.
-    #[must_use]
     pub const fn is_inexact(&self) -> bool {
         matches!(self, Self::CaptureEnded { .. } | Self::NotExact { .. } | Self::BeforeTrace { .. })
     }
 
     /// Name in JSON.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::CaptureEnded { .. } => "capture_ended",

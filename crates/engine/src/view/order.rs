@@ -28,7 +28,6 @@ named_enum! {
 
 impl ProcessOrder {
     /// Sort key of a process, over several hosts. Unknown values come last.
-    #[must_use]
     pub fn rank(self, row: &ProcessRow<'_>) -> (bool, Reverse<i128>) {
         let value = match self {
             Self::Urgency if row.leaks.is_empty() => {
@@ -49,7 +48,6 @@ impl ProcessOrder {
 
 impl View<'_> {
     /// Indices of [`View::processes`] in an order; equal ones by urgency.
-    #[must_use]
     pub fn ordered(&self, order: ProcessOrder) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.processes.len()).collect();
         // Processes are in this order already.

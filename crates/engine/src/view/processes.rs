@@ -56,7 +56,6 @@ pub enum ProcessState {
 
 impl ProcessState {
     /// Name in JSON.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Leaks(_) => "leak",

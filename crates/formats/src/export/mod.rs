@@ -85,7 +85,6 @@ pub struct GpuLabel {
 
 impl ReportContext {
     /// Returns the name of a driver function, sanitized.
-    #[must_use]
     pub fn function(&self, id: FunctionId) -> Cow<'_, str> {
         match self.recorded.name(id) {
             _ if id == FunctionId::FRAMEWORK => Cow::Borrowed("PyTorch's caching allocator"),
@@ -95,7 +94,6 @@ impl ReportContext {
     }
 
     /// Returns the name and size of a GPU, if known.
-    #[must_use]
     pub fn gpu(&self, id: GpuId) -> Option<&GpuLabel> {
         self.gpus.iter().find(|gpu| gpu.id == id)
     }

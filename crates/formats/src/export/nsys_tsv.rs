@@ -36,7 +36,6 @@ pub struct NsysTables<W> {
 }
 
 /// Returns the Nsight Systems name of a kind; none for kinds that it does not report as memory.
-#[must_use]
 pub const fn kind_name(kind: MemoryKind) -> Option<&'static str> {
     Some(match kind {
         MemoryKind::Device

@@ -62,13 +62,11 @@ pub struct SeenIds {
 
 impl FileInfo {
     /// Returns whether every value is exact.
-    #[must_use]
     pub fn exact(&self) -> bool {
         !self.warnings.iter().any(|warning| warning.inexact)
     }
 
     /// Returns the state at the end: the recording's own, or else that of the changes of the file.
-    #[must_use]
     pub fn end_state(&self, changes: FileLedger) -> Cow<'_, FileState> {
         let classify = || {
             let snapshot = changes.finish(&self.stacks, &self.processes);
@@ -79,7 +77,6 @@ impl FileInfo {
 
     /// Returns the time that others are relative to: that of the wall clock, or else of the first
     /// change.
-    #[must_use]
     pub fn origin(&self) -> Timestamp {
         let first = self.span.map_or(Timestamp(0), |(first, _)| first);
         self.clock.map_or(first, |(at, _)| at)

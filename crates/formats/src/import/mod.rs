@@ -45,7 +45,6 @@ engine::named_enum! {
 
 impl SourceFormat {
     /// Returns the memory that its totals are about.
-    #[must_use]
     pub const fn scope(self) -> MemoryScope {
         match self {
             Self::Torch => MemoryScope::Torch,

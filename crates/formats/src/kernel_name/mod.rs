@@ -24,7 +24,6 @@ pub struct KernelName {
 impl KernelName {
     /// Returns the name of a symbol. Symbols of compilers that do not mangle (Triton, XLA, CuPy)
     /// are names themselves.
-    #[must_use]
     pub fn of(symbol: &str) -> Self {
         if symbol.len() > MAX_MANGLED_BYTES {
             return Self::plain(symbol);

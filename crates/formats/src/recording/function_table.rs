@@ -50,7 +50,6 @@ impl FunctionTable {
     }
 
     /// Returns the name of a function, not sanitized.
-    #[must_use]
     pub fn name(&self, id: FunctionId) -> Option<&str> {
         self.names.get(&id).map(|name| &**name)
     }

@@ -31,7 +31,6 @@ pub enum ColumnType {
 
 impl ColumnType {
     /// Returns the Arrow type.
-    #[must_use]
     pub fn arrow(self) -> DataType {
         match self {
             Self::U16 => DataType::UInt16,
@@ -48,7 +47,6 @@ impl ColumnType {
     }
 
     /// Returns the name in documentation.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::U16 => "uint16",
@@ -348,7 +346,6 @@ pub const ROWS: &[(&str, &str, &str)] = &[
 ];
 
 /// Returns the schema of the file.
-#[must_use]
 pub fn schema() -> Schema {
     let fields: Vec<Field> = COLUMNS
         .iter()

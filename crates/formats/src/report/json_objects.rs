@@ -37,7 +37,6 @@ macro_rules! json_objects {
 
         impl $name {
             /// Returns the object.
-            #[must_use]
             $vis fn new($($arg: $arg_type),*) -> Self {
                 $($($statement)*)?
                 Self { $($field: $value,)* }

@@ -65,7 +65,6 @@ pub enum SamplePoints {
 
 impl BandScan {
     /// Creates an empty scan; `scope` selects the memory that counts.
-    #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
         Self {
             scope,
@@ -98,7 +97,6 @@ impl BandScan {
     }
 
     /// Returns the result.
-    #[must_use]
     pub fn finish(self) -> BandScanResult {
         let mut totals: [Vec<Group<Band>>; GroupBy::ALL.len()] = Default::default();
         for (totals, sums) in totals.iter_mut().zip(&self.sums) {
@@ -121,7 +119,6 @@ impl BandScan {
 
 impl BandScanResult {
     /// All bands, highest peak first.
-    #[must_use]
     pub fn totals(&self, by: GroupBy) -> &[Group<Band>] {
         self.totals.get(by.index()).map_or(&[], |totals| totals)
     }
@@ -149,7 +146,6 @@ impl BandScanResult {
 
     /// Selects sample points for a chart with at most `points` points: every change if there are
     /// few enough, else the lowest, highest and last point of equal time buckets.
-    #[must_use]
     pub fn sample_points(&self, points: usize) -> SamplePoints {
         if usize::try_from(self.changes).is_ok_and(|changes| changes <= points) {
             return SamplePoints::Every;

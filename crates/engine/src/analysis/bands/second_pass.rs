@@ -51,7 +51,6 @@ pub struct BandSampler {
 impl BandSampler {
     /// Creates a sampler for each of `groupings`: what to group by, and the number of bands besides
     /// the rest.
-    #[must_use]
     pub fn new(
         scan: &BandScanResult,
         points: SamplePoints,
@@ -126,14 +125,12 @@ impl BandSampler {
     }
 
     /// Whether the second pass saw as many changes as the first.
-    #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.number == self.changes
     }
 
     /// Returns one series per grouping, in the order of `groupings`, and the live memory at the peak
     /// by site, largest first.
-    #[must_use]
     pub fn finish(self) -> (Vec<BandSeries>, Vec<(Option<SiteId>, Amount)>) {
         (self.groupings.into_iter().map(|grouping| grouping.series).collect(), self.at_peak)
     }
@@ -185,13 +182,11 @@ impl BandGroup {
 
 impl BandSeries {
     /// Number of rows.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.times.len()
     }
 
     /// Whether there are no rows.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()
     }

@@ -102,7 +102,6 @@ pub enum Suggestion {
 
 impl Suggestion {
     /// Setting to add to `PYTORCH_CUDA_ALLOC_CONF`, if there is one.
-    #[must_use]
     pub fn setting(&self) -> Option<String> {
         match *self {
             Self::ExpandableSegments { .. } => Some("expandable_segments:True".to_owned()),
@@ -119,7 +118,6 @@ impl Suggestion {
     }
 
     /// Reason in one sentence, with values.
-    #[must_use]
     pub fn reason(&self) -> String {
         let percent = |some: u64, all: u64| format!("{:.0} %", 100.0 * ratio(some, all));
         match *self {

@@ -52,7 +52,6 @@ impl PoolFragmentation {
 impl FragmentationReport {
     /// Returns what a request of this size would need from a device: the best of its pools, if the
     /// cache of all of them can be emptied. Private pools are not considered.
-    #[must_use]
     pub fn would_fit(&self, device: Option<DeviceId>, bytes: u64) -> FitResult {
         let of_device = self.pools.iter().filter(|pool| pool.device == device);
         let own: Vec<&PoolFragmentation> = of_device

@@ -113,7 +113,6 @@ pub struct DeviceFragmentation {
 }
 
 /// Computes the values of all pools, and derives advice from them.
-#[must_use]
 pub fn analyze(
     segments: &[Segment],
     driver: &[PoolTotals],

@@ -20,7 +20,6 @@ use super::super::process_view::walks;
 impl Ledger {
     /// Returns the processes that hold memory on the selected devices, largest first, each by site.
     /// Visits every live allocation of every process.
-    #[must_use]
     pub fn holders(&self, filter: DeviceFilter) -> Vec<Holder> {
         let mut all: Vec<_> =
             self.shown().filter_map(|process| self.holder(process, filter)).collect();
@@ -83,7 +82,6 @@ impl Ledger {
     }
 
     /// Unused memory of a process's PyTorch cache on a device, if tensors are tracked.
-    #[must_use]
     pub fn cached(&self, pid: Pid, device: DeviceId) -> Option<Bytes> {
         let process = self.running.get(&pid)?;
         process.torch.as_deref()?.unused_bytes(device, process)
@@ -102,7 +100,6 @@ impl Ledger {
     }
 
     /// Device and GPU of a failed call, and the name of its process.
-    #[must_use]
     pub fn requested_device(
         &self,
         pid: Pid,
@@ -117,13 +114,11 @@ impl Ledger {
     }
 
     /// Key of the process that has this pid now.
-    #[must_use]
     pub fn key_of(&self, pid: Pid) -> ProcessKey {
         self.running.get(&pid).map_or(ProcessKey { pid, start: 0 }, |process| process.key)
     }
 
     /// Device of an allocation.
-    #[must_use]
     pub fn device_of(&self, pid: Pid, allocate: &Allocate) -> Option<DeviceId> {
         let context = || {
             let process = self.running.get(&pid)?;
@@ -134,7 +129,6 @@ impl Ledger {
     }
 
     /// Name and frames of a site, innermost first; no frames if they are not resolved yet.
-    #[must_use]
     pub fn site(&self, site: Option<SiteId>) -> (SiteName, CallStack) {
         let name = self.sites.name(site);
         (name, site.and_then(|site| self.sites.frames(site)).unwrap_or_default())

@@ -49,7 +49,6 @@ pub struct MetricsCollector {
 
 impl MetricsCollector {
     /// Creates a collector without state.
-    #[must_use]
     pub fn new(limits: SeriesLimits) -> Self {
         Self { limits, ..Self::default() }
     }
@@ -215,7 +214,6 @@ fn add_agent_stats(agent: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuil
 impl Metric {
     /// Upper limit of its samples on a host with this number of GPUs. Memory on an unknown GPU
     /// counts as one more GPU.
-    #[must_use]
     pub fn max_samples(&self, limits: &SeriesLimits, gpus: usize) -> usize {
         let gpus = gpus.saturating_add(1);
         let of_each = |number: usize| {
@@ -234,7 +232,6 @@ impl Metric {
 }
 
 /// Upper limit of all samples on a host with this number of GPUs.
-#[must_use]
 pub fn max_total_samples(limits: &SeriesLimits, gpus: usize) -> usize {
     catalog::ALL
         .iter()

@@ -149,7 +149,6 @@ pub struct CopyActivity {
 
 /// Lower bound of a bucket in bytes per second: four buckets per power of two, the first from 0,
 /// the second from 1 KiB/s.
-#[must_use]
 pub fn bandwidth_of(bucket: u8) -> u64 {
     let Some(step) = u32::from(bucket).checked_sub(1) else { return 0 };
     let (octave, quarter) = (step / 4 + 10, u64::from(step % 4));

@@ -1,7 +1,6 @@
 //! Names of the driver's result codes.
 
 /// Name of a `CUresult`, as returned by `cuGetErrorName`.
-#[must_use]
 pub const fn result_name(code: i32) -> &'static str {
     match code {
         0 => "CUDA_SUCCESS",

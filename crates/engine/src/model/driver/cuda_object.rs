@@ -36,7 +36,6 @@ named_enum! {
 impl ObjectKind {
     /// Whether the driver destroys it with its context. It does not for graphs, libraries and
     /// pools, and contexts have no context.
-    #[must_use]
     pub const fn ends_with_context(self) -> bool {
         matches!(
             self,

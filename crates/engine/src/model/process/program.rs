@@ -35,7 +35,6 @@ pub struct ProcessGroup {
 
 impl ProcessIdentity {
     /// Returns the program, or else the name of the process.
-    #[must_use]
     pub fn program_or<'a>(&'a self, name: &'a str) -> &'a str {
         self.program.as_deref().unwrap_or(name)
     }
@@ -44,7 +43,6 @@ impl ProcessIdentity {
 /// Returns the program that a command line runs: of a Python interpreter the script or the module
 /// of `-m`, otherwise the executable. `None` for an interactive interpreter and for code in an
 /// argument. Other arguments are ignored, because they may be confidential.
-#[must_use]
 pub fn program_of_arguments(arguments: &[&str]) -> Option<Box<str>> {
     let (first, rest) = arguments.split_first()?;
     // Programs that change their title write one argument with blanks.
@@ -55,7 +53,6 @@ pub fn program_of_arguments(arguments: &[&str]) -> Option<Box<str>> {
 }
 
 /// Returns the script that the outermost Python frame of a stack belongs to, innermost frame first.
-#[must_use]
 pub fn program_of_stack(frames: &[Frame]) -> Option<Box<str>> {
     let python = frames.iter().rev().filter(|frame| frame.language == Language::Python);
     let scripts = python.filter_map(|frame| frame.file.as_deref());

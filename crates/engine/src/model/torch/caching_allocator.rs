@@ -109,7 +109,6 @@ impl AllocatorSettings {
     pub const BLOCK_ALIGNMENT: u64 = 512;
 
     /// Size of the block that serves a request of `bytes`, after rounding.
-    #[must_use]
     pub fn rounded(&self, bytes: u64) -> u64 {
         let plain =
             bytes.max(1).div_ceil(Self::BLOCK_ALIGNMENT).saturating_mul(Self::BLOCK_ALIGNMENT);

@@ -75,7 +75,6 @@ named_enum! {
 
 impl TensorsUnavailable {
     /// Reason in words, with a suggestion.
-    #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::NoLibrary => {
@@ -116,7 +115,6 @@ pub struct TorchView {
 
 impl TorchView {
     /// Whether all allocated blocks are known, and no others are listed.
-    #[must_use]
     pub fn is_exact(&self) -> bool {
         self.lost == 0
             && self.unlisted == 0
@@ -158,7 +156,6 @@ pub struct TorchDeviceView {
 
 impl TorchDeviceView {
     /// Memory that it holds and no tensor uses.
-    #[must_use]
     pub const fn cached(&self) -> Bytes {
         Bytes(self.reserved.0.saturating_sub(self.allocated.0))
     }
@@ -189,7 +186,6 @@ named_enum! {
 
 impl FragmentationUnknown {
     /// Reason in a few words.
-    #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::BlocksUnknown => "some blocks are unknown",

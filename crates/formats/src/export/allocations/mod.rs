@@ -42,7 +42,6 @@ pub enum ColumnType {
 
 impl ColumnType {
     /// Returns the type's name in documentation: in Parquet, and in text formats if that differs.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::U16 => "uint16",

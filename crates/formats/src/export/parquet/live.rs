@@ -132,13 +132,11 @@ impl<W: Write + Send> PartFile<W> {
     }
 
     /// Returns the number of rows.
-    #[must_use]
     pub const fn rows(&self) -> u64 {
         self.rows
     }
 
     /// Returns the approximate size of the file.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.file.written().saturating_add(self.file.collected()) as u64
     }

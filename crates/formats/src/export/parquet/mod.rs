@@ -126,7 +126,6 @@ fn properties(schema: &Schema) -> Option<WriterProperties> {
 
 /// Returns the path of a file that starts at a time, in nanoseconds since 1970, UTC. A day has many
 /// files; `number` counts those of one second.
-#[must_use]
 pub fn part_path(table: LiveTable, host: &str, utc_nanos: i64, number: u32) -> PathBuf {
     let seconds = utc_nanos.rem_euclid(NANOS_A_DAY) / 1_000_000_000;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -135,13 +134,11 @@ pub fn part_path(table: LiveTable, host: &str, utc_nanos: i64, number: u32) -> P
 }
 
 /// Returns the directory of a host's files.
-#[must_use]
 pub fn host_dir(table: LiveTable, host: &str) -> PathBuf {
     Path::new(table.name()).join(format!("host={}", escaped(host)))
 }
 
 /// Returns the day of a time in nanoseconds since 1970, UTC. Each file has rows of one day.
-#[must_use]
 pub const fn day_of(utc_nanos: i64) -> i64 {
     day(utc_nanos)
 }

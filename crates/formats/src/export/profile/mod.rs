@@ -80,7 +80,6 @@ impl ProfileSample {
 }
 
 /// Returns samples with the memory that was never freed and the total allocated memory of a file.
-#[must_use]
 pub fn at_end(groups: &GroupTable) -> Vec<ProfileSample> {
     let counted = groups.iter().filter(|group| groups.scope().counts(group.key.kind));
     let sample = counted.map(|group| ProfileSample {
@@ -92,7 +91,6 @@ pub fn at_end(groups: &GroupTable) -> Vec<ProfileSample> {
 }
 
 /// Returns samples with the memory that was live at the peak of each device.
-#[must_use]
 pub fn at_peak(groups: &GroupTable, peaks: &[Peak]) -> Vec<ProfileSample> {
     let mut samples: BTreeMap<GroupKey, ProfileSample> = at_end(groups)
         .into_iter()
@@ -110,7 +108,6 @@ pub fn at_peak(groups: &GroupTable, peaks: &[Peak]) -> Vec<ProfileSample> {
 
 impl Profile<'_> {
     /// Returns whether any sample has a value greater than 0.
-    #[must_use]
     pub fn has(&self, value: ProfileValue) -> bool {
         self.samples.iter().any(|sample| sample.amount(value, ProfileUnit::Objects) > 0)
     }

@@ -89,7 +89,6 @@ impl<'a> SnapshotWriter<'a> {
     }
 
     /// Returns the traces to write, in this order.
-    #[must_use]
     pub fn targets(&self) -> Vec<TraceTarget> {
         let mut targets: Vec<TraceTarget> =
             self.devices.iter().copied().map(TraceTarget::Device).collect();
@@ -100,7 +99,6 @@ impl<'a> SnapshotWriter<'a> {
     }
 
     /// Returns whether a trace has changes; one without needs no pass over the file.
-    #[must_use]
     pub fn has_changes(&self, target: TraceTarget) -> bool {
         match target {
             TraceTarget::Device(device) => self.changed.contains(&device),

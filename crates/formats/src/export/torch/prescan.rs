@@ -89,7 +89,6 @@ pub struct Prescan {
 
 impl Prescan {
     /// Creates an empty prescan.
-    #[must_use]
     pub fn new(scope: MemoryScope) -> Self {
         Self {
             scope,

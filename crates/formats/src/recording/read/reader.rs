@@ -29,7 +29,6 @@ const DAMAGED_ADVICE: &str = "record again, or read the part before it with anot
 const UNRELEASED_TYPE_COLUMN: &str = "row";
 
 /// Returns whether the start of a file may be that of a recording: an Arrow stream.
-#[must_use]
 pub fn looks_like(head: &[u8]) -> bool {
     head.starts_with(&[0xff; 4])
 }
@@ -205,7 +204,6 @@ impl<R: Read> RecordingReader<R> {
     }
 
     /// Returns warnings about the file, after its last row was read.
-    #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let mut warn =

@@ -197,19 +197,16 @@ impl<W: Write> RecordingWriter<W> {
     }
 
     /// Returns the number of events so far.
-    #[must_use]
     pub const fn events(&self) -> u64 {
         self.events
     }
 
     /// Returns the number of lost records so far.
-    #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
     /// Returns the number of bytes written, in complete messages.
-    #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }

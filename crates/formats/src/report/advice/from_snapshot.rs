@@ -31,7 +31,6 @@ pub struct AdviceRequest<'a> {
 }
 
 /// Returns how memory could be freed, with notes for the reader.
-#[must_use]
 pub fn advice_report(
     request: &AdviceRequest<'_>,
     snapshot: &Snapshot,
@@ -45,7 +44,6 @@ pub fn advice_report(
 }
 
 /// Returns advice for each GPU.
-#[must_use]
 pub fn gpu_advice(
     request: &AdviceRequest<'_>,
     snapshot: &Snapshot,
@@ -97,7 +95,6 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
 
 /// Returns who a process is that has a GPU open and that the driver does not list. The text is
 /// untrusted.
-#[must_use]
 pub fn device_holder_sentence(holder: &DeviceHolder) -> String {
     let gpus: Vec<_> = holder.gpus.iter().map(|gpu| gpu.0.to_string()).collect();
     let open = match gpus.len() {
@@ -139,7 +136,6 @@ fn gpus(snapshot: &Snapshot) -> Vec<GpuId> {
 
 /// Whether a process must not be stopped: pid 1 and, on this host, vramscope itself and system
 /// services of root.
-#[must_use]
 pub fn is_protected(process: &ProcessView, own: Option<Pid>) -> bool {
     let pid = process.key.pid;
     if pid.0 <= 1 || Some(pid) == own {

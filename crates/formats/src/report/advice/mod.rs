@@ -129,7 +129,6 @@ pub struct NeedResult {
 
 impl GpuAdvice {
     /// Creates the advice for one GPU, or for all GPUs together.
-    #[must_use]
     pub fn new(
         gpu: Option<GpuId>,
         snapshot: &Snapshot,

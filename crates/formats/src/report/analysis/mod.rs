@@ -95,7 +95,6 @@ pub struct DiffView<'a> {
 
 impl AnalysisResult<'_> {
     /// Returns the name of the analysis.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Summary(..) => "summary",
@@ -123,7 +122,6 @@ impl AnalysisResult<'_> {
     }
 
     /// Returns the state at the end of the file, if the result includes it.
-    #[must_use]
     pub const fn state(&self) -> Option<&FileState> {
         match self {
             Self::Summary(_, _, state) | Self::Leaks(_, state) => Some(*state),

@@ -70,7 +70,6 @@ pub struct Panel {
 
 impl Panel {
     /// Creates the panel of a file. The title is sanitized here.
-    #[must_use]
     pub fn new(
         title: &str,
         file: &AnalyzedFile<'_>,

@@ -131,7 +131,6 @@ json_objects! {
 
 impl ExplainReport {
     /// Explains the running processes of a snapshot for which the driver reports memory.
-    #[must_use]
     pub fn of(
         snapshot: &Snapshot,
         context: &ReportContext,
@@ -185,7 +184,6 @@ impl ExplainHistory {
     }
 
     /// Returns all processes, those with most memory first.
-    #[must_use]
     pub fn report(self, context: &ReportContext) -> ExplainReport {
         let Self { newest, highest } = self;
         let exited = highest.into_iter().filter(|(pid, _)| !newest.contains_key(pid));

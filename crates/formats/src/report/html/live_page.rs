@@ -35,7 +35,6 @@ pub struct LivePageFile {
 }
 
 /// Returns the live page.
-#[must_use]
 pub fn live_page() -> LivePageFile {
     let (script, style) = (script(&SCRIPTS), format!("{STYLE}{LIVE_STYLE}"));
     let policy = format!(

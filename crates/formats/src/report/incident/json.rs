@@ -267,7 +267,6 @@ pub struct IncidentRow {
 
 impl IncidentRow {
     /// Takes the values of an incident, which may come from a file.
-    #[must_use]
     pub fn new(of: &IncidentJson) -> Self {
         let clean = |text: &Option<String>| text.as_deref().map(sanitized);
         let time: Option<jiff::Timestamp> = of.time.parse().ok();

@@ -48,7 +48,6 @@ engine::named_enum! {
 
 impl Trigger {
     /// Returns the name in directory names.
-    #[must_use]
     pub const fn short(self) -> &'static str {
         match self {
             Self::OutOfMemory => "oom",
@@ -146,14 +145,12 @@ pub struct IncidentReport<'a> {
 
 impl IncidentReport<'_> {
     /// Returns the total memory of the GPU.
-    #[must_use]
     pub fn total(&self) -> Option<Bytes> {
         let gpu = self.gpu.and_then(|gpu| self.context.gpu(gpu));
         gpu.map(|gpu| Bytes(gpu.total_bytes)).filter(|total| total.0 > 0)
     }
 
     /// Returns the free memory of the GPU as reported by the driver.
-    #[must_use]
     pub fn free(&self) -> Option<Bytes> {
         let view = self.snapshot.gpus.iter().find(|view| Some(view.gpu) == self.gpu);
         view.map(|view| view.free_bytes)

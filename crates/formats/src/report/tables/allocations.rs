@@ -19,7 +19,6 @@ pub const COLUMNS: [ColumnSpec; 6] = [
 ];
 
 /// Returns the cells of an allocation.
-#[must_use]
 pub fn cells(allocation: &AllocationView, thread: &ThreadView) -> Vec<String> {
     let space = match allocation.key.space {
         AddressType::Pointer => "",

@@ -24,7 +24,6 @@ pub struct GpuTexts {
 }
 
 /// Returns the texts of a GPU.
-#[must_use]
 pub fn texts(gpu: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> GpuTexts {
     let full = text::full_at(gpu, view, clock);
     let both = gpu.used.zip(gpu.total);

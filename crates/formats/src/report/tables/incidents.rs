@@ -36,7 +36,6 @@ pub struct Incident {
 
 impl Incident {
     /// Returns the cells.
-    #[must_use]
     pub fn cells(&self) -> Vec<String> {
         vec![
             self.time.clone(),
@@ -49,7 +48,6 @@ impl Incident {
 }
 
 /// Returns what happened since the last snapshot, in order.
-#[must_use]
 pub fn of_snapshot(snapshot: &Snapshot, clock: &WallClock) -> Vec<Incident> {
     let text = |text: &str| sanitize(text).into_owned();
     let ooms =

@@ -21,7 +21,6 @@ pub const COLUMNS: [ColumnSpec; 7] = [
 ];
 
 /// Returns the cells of a kernel of a process.
-#[must_use]
 pub fn kernel_cells(row: &ProcessRow<'_>, kernel: &KernelView, window: Nanos) -> Vec<String> {
     vec![
         row.process.key.pid.to_string(),
@@ -35,7 +34,6 @@ pub fn kernel_cells(row: &ProcessRow<'_>, kernel: &KernelView, window: Nanos) ->
 }
 
 /// Returns the cells of copies in one direction.
-#[must_use]
 pub fn copy_cells(row: &ProcessRow<'_>, copy: &CopyView, window: Nanos) -> Vec<String> {
     let mode = if copy.asynchronous { "async" } else { "sync" };
     let per_second = rate(copy.recent_bytes.0, window);

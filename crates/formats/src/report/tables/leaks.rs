@@ -21,7 +21,6 @@ pub const COLUMNS: [ColumnSpec; 9] = [
 ];
 
 /// Returns the cells of leak `number`.
-#[must_use]
 pub fn cells(number: usize, leak: &Leak<'_>) -> Vec<String> {
     let (size, count) = held(leak);
     vec![

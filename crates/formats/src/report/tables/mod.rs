@@ -49,7 +49,6 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 
 /// Draws the last values as one line of at most `width` characters, from the lowest to the highest
 /// value. Values that are all equal are drawn in the middle.
-#[must_use]
 pub fn sparkline(values: &[u64], width: usize) -> String {
     let shown = resample(values, width);
     let (low, high) = (shown.iter().min().copied(), shown.iter().max().copied());
@@ -63,7 +62,6 @@ pub fn sparkline(values: &[u64], width: usize) -> String {
 }
 
 /// Draws values as columns in `height` lines, top line first, from 0 to `top`.
-#[must_use]
 pub fn columns_chart(values: &[u64], top: u64, width: usize, height: usize) -> Vec<String> {
     let shown = resample(values, width);
     let steps = (height * LEVELS.len()) as u128;

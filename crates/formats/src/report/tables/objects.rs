@@ -21,7 +21,6 @@ pub const COLUMNS: [ColumnSpec; 8] = [
 ];
 
 /// Returns the cells of the objects of one kind of a process.
-#[must_use]
 pub fn cells(row: &ProcessRow<'_>, view: &ObjectView) -> Vec<String> {
     vec![
         row.process.key.pid.to_string(),

@@ -88,7 +88,6 @@ impl ProcessColumn {
     ];
 
     /// Title, width and rank.
-    #[must_use]
     pub const fn spec(self) -> ColumnSpec {
         match self {
             Self::Host => ColumnSpec::flexible("HOST", 6, 5),
@@ -126,7 +125,6 @@ pub struct ProcessCells<'a> {
 }
 
 /// Returns a cell.
-#[must_use]
 pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) -> String {
     let process = row.process;
     let leak = row.leaks.first().and_then(|index| of.view.leaks.get(*index));
@@ -175,7 +173,6 @@ pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) 
 }
 
 /// Returns a cell of the line of a group.
-#[must_use]
 pub fn group_cell(column: ProcessColumn, label: &str, totals: &GroupTotals) -> String {
     match column {
         ProcessColumn::Program => sanitize(label).into_owned(),
@@ -197,7 +194,6 @@ pub fn group_cell(column: ProcessColumn, label: &str, totals: &GroupTotals) -> S
 }
 
 /// Whether a process contains a text in any of its cells. Upper and lower case are the same.
-#[must_use]
 pub fn matches(row: &ProcessRow<'_>, of: &ProcessCells<'_>, needle: &str) -> bool {
     let needle = needle.to_lowercase();
     let columns = ProcessColumn::ALL.iter().filter(|column| {

@@ -31,7 +31,6 @@ pub const COLUMNS: [ColumnSpec; 9] = [
 
 /// Returns the cells of a site. `verdict`: its worst one, if it was classified. `baseline`: show what
 /// was added since then.
-#[must_use]
 pub fn cells(
     site: &SiteView,
     verdict: Option<&SiteVerdict>,
@@ -80,7 +79,6 @@ fn kinds(site: &SiteView) -> String {
 }
 
 /// Returns the lines above the sites of a process: what its memory consists of.
-#[must_use]
 pub fn composition(process: &engine::snapshot::ProcessView) -> String {
     let mut parts: Vec<String> = process
         .kinds

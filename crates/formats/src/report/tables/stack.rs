@@ -25,7 +25,6 @@ pub enum StackLine {
 }
 
 /// Returns the lines of a stack, innermost frame first. `unfolded`: also show frames of libraries.
-#[must_use]
 pub fn lines(stack: &CallStack, unfolded: bool) -> Vec<StackLine> {
     let mut lines = Vec::new();
     let mut hidden: Vec<&Frame> = Vec::new();

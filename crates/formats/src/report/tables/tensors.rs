@@ -22,7 +22,6 @@ pub const COLUMNS: [ColumnSpec; 10] = [
 ];
 
 /// Returns the cells of the cache of a process on one device.
-#[must_use]
 pub fn cells(row: &ProcessRow<'_>, cache: &TorchDeviceView) -> Vec<String> {
     let layout = match cache.fragmentation {
         Ok(layout) => format!(
@@ -48,7 +47,6 @@ pub fn cells(row: &ProcessRow<'_>, cache: &TorchDeviceView) -> Vec<String> {
 }
 
 /// Returns the cells of a process whose tensors are not known.
-#[must_use]
 pub fn unavailable_cells(row: &ProcessRow<'_>, torch: &TorchView) -> Vec<String> {
     let reason = torch.reason.map_or("no tensor seen yet", |reason| reason.reason());
     let mut cells = vec![row.process.key.pid.to_string(), sanitize(row.program).into_owned()];

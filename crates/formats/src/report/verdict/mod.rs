@@ -15,7 +15,6 @@ use super::live::text::{format_age, format_count, format_duration};
 use crate::sanitize::sanitize;
 
 /// Formats a quantity of a resource: bytes, or a number of objects.
-#[must_use]
 pub fn quantity(resource: Resource, amount: u64) -> String {
     match resource {
         Resource::Objects(kind) => objects(kind, amount),
@@ -24,7 +23,6 @@ pub fn quantity(resource: Resource, amount: u64) -> String {
 }
 
 /// Returns `1 stream` or `2 graph executables`.
-#[must_use]
 pub fn objects(kind: ObjectKind, number: u64) -> String {
     let (one, many) = match kind {
         ObjectKind::Stream => ("stream", "streams"),
@@ -44,7 +42,6 @@ pub fn objects(kind: ObjectKind, number: u64) -> String {
 }
 
 /// Returns live memory or objects: `24.00 MiB in 3 allocations`, `2 streams`.
-#[must_use]
 pub fn live(resource: Resource, evidence: &Evidence) -> String {
     match number(resource, evidence.live_count) {
         Some(number) => format!("{} in {number}", Bytes(evidence.live)),
@@ -74,7 +71,6 @@ fn number(resource: Resource, count: u64) -> Option<String> {
 
 /// Returns the verdict in one sentence. Every statement is a number of the evidence, or follows
 /// from them.
-#[must_use]
 pub fn summary(resource: Resource, verdict: Verdict, evidence: &Evidence) -> String {
     let live = live_phrase(resource, evidence);
     match verdict {
@@ -174,7 +170,6 @@ fn freed(resource: Resource, evidence: &Evidence) -> String {
 }
 
 /// Returns the evidence for a verdict, one line each.
-#[must_use]
 pub fn evidence(verdict: &SiteVerdict) -> Vec<String> {
     let evidence = &verdict.evidence;
     let mut lines = Vec::new();
@@ -225,7 +220,6 @@ pub fn evidence(verdict: &SiteVerdict) -> Vec<String> {
 }
 
 /// Returns the line of the program that allocated, and what it called for that.
-#[must_use]
 pub fn location(site: SiteName, stack: &CallStack) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
@@ -236,13 +230,11 @@ pub fn location(site: SiteName, stack: &CallStack) -> String {
 }
 
 /// Returns the callers of that line, innermost first.
-#[must_use]
 pub fn callers(stack: &CallStack, max: usize) -> Vec<String> {
     frames::callers(stack, max)
 }
 
 /// Returns the line for a metric label: shorter, and without directories.
-#[must_use]
 pub fn short_location(site: SiteName, stack: &CallStack) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
@@ -253,7 +245,6 @@ pub fn short_location(site: SiteName, stack: &CallStack) -> String {
 }
 
 /// Returns the text of a verdict.
-#[must_use]
 pub const fn verdict_label(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Leak => "leak",
@@ -267,7 +258,6 @@ pub const fn verdict_label(verdict: Verdict) -> &'static str {
 }
 
 /// Returns an anomaly in one sentence, without time and site.
-#[must_use]
 pub fn anomaly_summary(anomaly: &Anomaly) -> String {
     let kind = match anomaly.kind {
         MemoryKind::Device => String::new(),
@@ -298,7 +288,6 @@ pub fn anomaly_summary(anomaly: &Anomaly) -> String {
 }
 
 /// Returns `214x the baseline`, as part of a sentence.
-#[must_use]
 pub fn ratio_phrase(bytes: Bytes, baseline: Bytes) -> String {
     match bytes.0.checked_div(baseline.0) {
         None => "far above the baseline".to_owned(),
@@ -311,7 +300,6 @@ pub fn ratio_phrase(bytes: Bytes, baseline: Bytes) -> String {
 }
 
 /// Returns the name of the memory or object kind.
-#[must_use]
 pub const fn kind(resource: Resource) -> &'static str {
     match resource {
         Resource::Memory(kind) => kind.name(),

@@ -32,7 +32,6 @@ use super::verdict;
 use crate::export::GpuLabel;
 
 /// Returns the GPUs in the form that views take.
-#[must_use]
 pub fn gpu_facts(gpus: &[GpuLabel]) -> Vec<GpuFacts<'_>> {
     gpus.iter()
         .map(|gpu| GpuFacts { id: gpu.id, name: &gpu.name, total: Bytes(gpu.total_bytes) })
@@ -40,7 +39,6 @@ pub fn gpu_facts(gpus: &[GpuLabel]) -> Vec<GpuFacts<'_>> {
 }
 
 /// Returns the line and function of a leak: `train.py:8,9,10 evaluate`.
-#[must_use]
 pub fn leak_location(leak: &Leak<'_>) -> String {
     location(leak.stack, &leak.lines)
 }
@@ -52,7 +50,6 @@ pub(crate) fn stack_location(stack: &CallStack) -> String {
 }
 
 /// Returns the line and function of a site, or why they are unknown.
-#[must_use]
 pub fn site_location(name: SiteName, stack: &CallStack) -> String {
     match name {
         SiteName::Resolved(_) => stack_location(stack),
@@ -168,7 +165,6 @@ pub(crate) fn growth(leak: &Leak<'_>) -> String {
 }
 
 /// Returns a leak in one line.
-#[must_use]
 pub fn leak_sentence(leak: &Leak<'_>) -> String {
     let pid = leak.processes.first().and_then(|process| process.pid);
     let pid = pid.map_or_else(|| "exited".to_owned(), |pid| format!("pid {pid}"));

@@ -7,7 +7,6 @@ use engine::view::Note;
 use crate::WallClock;
 
 /// Returns a note as one sentence without a full stop.
-#[must_use]
 pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
     match note {
         Note::CaptureEnded { at } => {

@@ -60,7 +60,6 @@ fn shrink(columns: &[ColumnSpec], widths: &mut [usize], width: usize) {
 }
 
 /// Shortens a text to a number of characters; the end is replaced by `…`.
-#[must_use]
 pub fn shorten(text: &str, width: usize) -> String {
     if length(text) <= width {
         return text.to_owned();
@@ -76,7 +75,6 @@ pub(crate) fn length(text: &str) -> usize {
 
 /// Breaks a text into lines of at most `width` characters; later lines are indented. Blanks at its
 /// start are kept.
-#[must_use]
 pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     let words = text.trim_start_matches(' ');
     let mut line = " ".repeat(text.len() - words.len());

@@ -129,7 +129,6 @@ fn gpu_line(gpu: &GpuRow<'_>, width: usize) -> String {
 }
 
 /// Returns the verdict on the whole, and whether it is an alarm.
-#[must_use]
 pub fn verdict_line(view: &View<'_>, clock: &WallClock) -> (String, bool) {
     let full = view.first_full().and_then(|gpu| Some((gpu, full_at(gpu, view, clock)?)));
     let full = full.map(|(gpu, at)| {

@@ -6,7 +6,6 @@ const UNITS: [(u64, &str); 5] =
     [(1 << 50, "P"), (1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
 
 /// Formats a size with three digits: `4.87G`, `737M`, `12B`.
-#[must_use]
 pub fn compact_size(bytes: u64) -> String {
     for (unit, name) in UNITS {
         // Step up where three digits would round to 1000.
@@ -41,7 +40,6 @@ fn three_digits(value: f64) -> String {
 }
 
 /// Formats a time in words: `12 s`, `12 min`, `3 h 05 min`, `12 days`.
-#[must_use]
 pub fn duration_words(time: Nanos) -> String {
     let seconds = time.0.div_ceil(1_000_000_000);
     let minutes = seconds / 60;

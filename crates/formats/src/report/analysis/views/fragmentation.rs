@@ -48,7 +48,6 @@ pub struct WouldFit {
 
 impl FragmentationView {
     /// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
-    #[must_use]
     pub fn of(info: &FileInfo, would_fit: Option<Bytes>) -> Self {
         let analysis = fragmentation::analyze(&info.segments, &info.pools, &info.settings);
         let devices = analysis.devices.iter().map(|device| device.device);

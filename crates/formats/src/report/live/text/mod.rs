@@ -215,7 +215,6 @@ fn released(view: &ProcessView) -> String {
 }
 
 /// Returns `1 allocation` or `2 allocations`.
-#[must_use]
 pub fn format_count(allocations: u64) -> String {
     match allocations {
         1 => "1 allocation".to_owned(),
@@ -377,7 +376,6 @@ pub(crate) fn device_name(device: Option<DeviceId>) -> String {
 }
 
 /// Formats an age as `850ms`, `12.3s`, `4m05s`, `3h12m` or `2d04h`.
-#[must_use]
 pub fn format_age(age: Nanos) -> String {
     let ms = age.millis();
     let s = ms / 1000;
@@ -391,7 +389,6 @@ pub fn format_age(age: Nanos) -> String {
 }
 
 /// Formats a duration as `850ns`, `12.3µs` or `4.1ms`, longer ones like an age.
-#[must_use]
 pub fn format_duration(time: Nanos) -> String {
     match time.0 {
         nanos @ 0..1_000 => format!("{nanos}ns"),

@@ -36,7 +36,6 @@ pub struct LeakItem {
 
 impl LeakItem {
     /// Returns the first leaks of a view.
-    #[must_use]
     pub fn all(view: &View<'_>, limit: usize) -> Vec<Self> {
         let keyed = keys(view).into_iter().zip(&view.leaks).take(limit);
         keyed.map(|(key, leak)| Self::of(key, leak)).collect()
@@ -113,7 +112,6 @@ const MAX_SITES: usize = 8;
 
 impl LeakDetails {
     /// Returns the leaks of a view that `is_wanted` selects. `paths`: with whole paths.
-    #[must_use]
     pub fn all(view: &View<'_>, is_wanted: impl Fn(&Leak<'_>) -> bool, paths: bool) -> Vec<Self> {
         let keyed = keys(view).into_iter().zip(&view.leaks);
         let wanted = keyed.filter(|(_, leak)| is_wanted(leak));

@@ -27,13 +27,11 @@ pub trait Keyed {
 }
 
 /// Returns the name of a GPU, sanitized.
-#[must_use]
 pub fn gpu_name(row: &GpuRow<'_>) -> String {
     text::gpu_name(row)
 }
 
 /// Returns the columns of processes.
-#[must_use]
 pub fn process_columns() -> Vec<PageColumn> {
     text::SHOWN.iter().map(|column| column.spec()).collect()
 }
@@ -64,7 +62,6 @@ pub struct NoteItem {
 
 impl Summary {
     /// Summarizes a view.
-    #[must_use]
     pub fn of(view: &View<'_>, clock: &WallClock) -> Self {
         let (verdict, alarm) = match view.processes.is_empty() {
             true => ("no GPU memory activity yet".to_owned(), false),
@@ -102,7 +99,6 @@ pub struct GpuItem {
 
 impl GpuItem {
     /// Returns a row of a view.
-    #[must_use]
     pub fn of(row: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> Self {
         let known = row.used.zip(row.total).filter(|(_, total)| total.0 > 0);
         let parts = [row.traced.0, row.untracked.0, other(row)];
@@ -149,7 +145,6 @@ pub struct ProcessItem {
 
 impl ProcessItem {
     /// Returns a row of a view.
-    #[must_use]
     pub fn of(row: &ProcessRow<'_>, view: &View<'_>) -> Self {
         let process = row.process;
         // On a host with one GPU, memory on an unknown device is there.

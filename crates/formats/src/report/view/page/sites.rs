@@ -39,7 +39,6 @@ impl Keyed for SiteItem {
 
 impl SiteItem {
     /// Returns a site of all processes, or of one.
-    #[must_use]
     pub fn of(site: &SiteView, snapshot: &Snapshot, pid: Option<Pid>) -> Self {
         let verdict = verdict_of(site, snapshot, pid);
         let freed = site.freed_total.saturating_mul(100).checked_div(site.allocations_total);
@@ -84,7 +83,6 @@ fn live(site: &SiteView) -> String {
 }
 
 /// Returns the line and function of a site, sanitized.
-#[must_use]
 pub fn site_location(site: &SiteView) -> String {
     sanitized(&crate::report::view::site_location(site.name, &site.frames))
 }
@@ -114,7 +112,6 @@ const MAX_HOLDERS: usize = 20;
 impl SiteDetails {
     /// Finds a site by its id: in the list of all sites, or else in those of processes. `paths`:
     /// with whole paths.
-    #[must_use]
     pub fn find(snapshot: &Snapshot, id: &str, paths: bool) -> Option<Self> {
         let of_processes = snapshot.processes.iter().flat_map(|process| &process.sites);
         let mut all = snapshot.sites.iter().chain(&snapshot.tensor_sites).chain(of_processes);
