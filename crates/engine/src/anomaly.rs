@@ -5,7 +5,7 @@
 //! Repeated anomalies become the new baseline: the next one is reported only if it is more than
 //! twice as large as the largest so far.
 
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{Bytes, Nanos, Timestamp};
 
 /// Sizes are counted in buckets of half powers of two, starting at 64 KiB; smaller sizes share one
 /// bucket.

@@ -23,14 +23,11 @@ pub use overhead::{CauseView, ObjectCostView, OverheadView};
 pub use sites::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
-use crate::model::container::Container;
-use crate::model::device_holder::DeviceHolder;
-use crate::model::ids::{AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, Tid};
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
-use crate::model::program::ProcessIdentity;
-use crate::model::stack::SiteName;
-use crate::model::tensor::TorchView;
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{
+    AllocationKey, Bytes, Container, DeviceHolder, DeviceId, FunctionId, GpuId, MemoryKind,
+    MemoryLayer, Nanos, Pid, PoolId, ProcessIdentity, ProcessKey, SiteName, Tid, Timestamp,
+    TorchView,
+};
 use crate::verdict::{Anomaly, SiteVerdict};
 
 use std::collections::BTreeMap;

@@ -4,12 +4,11 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use crate::model::cuda_object::ObjectKind;
-use crate::model::ids::{AllocationKey, DeviceId, Pid, Tid};
-use crate::model::memory_kind::MemoryKind;
 use crate::model::named::named_enum;
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{
+    AllocationKey, Bytes, CallStack, DeviceId, MemoryKind, Nanos, ObjectKind, Pid, SiteName, Tid,
+    Timestamp,
+};
 
 named_enum! {
     /// Behavior of a site's live memory over time.

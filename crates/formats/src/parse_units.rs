@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 /// Parses `4096`, `10M`, `1.5GiB` or `512 kB`: all units are powers of 1024.
 ///

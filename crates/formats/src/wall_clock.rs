@@ -1,6 +1,6 @@
 //! Conversion from the monotonic clock to wall-clock time.
 
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use jiff::SignedDuration;
 use jiff::tz::{Offset, TimeZone};
 

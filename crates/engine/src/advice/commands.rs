@@ -1,6 +1,6 @@
 //! Commands that a user can copy and paste.
 
-use crate::model::container::ContainerRuntime;
+use crate::model::ContainerRuntime;
 use crate::model::named::named_enum;
 use crate::snapshot::ProcessView;
 

@@ -9,11 +9,8 @@ pub use commands::{CommandLanguage, SuggestedCommand};
 
 use std::cmp::Reverse;
 
-use crate::model::ids::{DeviceId, GpuId, Pid};
-use crate::model::memory_kind::MemoryKind;
 use crate::model::named::named_enum;
-use crate::model::program::ProcessIdentity;
-use crate::model::units::{Bytes, Nanos};
+use crate::model::{Bytes, DeviceId, GpuId, MemoryKind, Nanos, Pid, ProcessIdentity};
 use crate::oom::OomCause;
 use crate::snapshot::{DeviceView, ProcessView, Snapshot};
 use crate::verdict::{Confidence, Evidence};

@@ -3,7 +3,7 @@
 
 use crate::metrics::Metric;
 use crate::metrics::catalog as metric;
-use crate::model::units::{Bytes, Nanos};
+use crate::model::{Bytes, Nanos};
 
 use super::{Rule, RuleExpr, Severity, Threshold};
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::metrics::{MetricSet, Sample};
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{Nanos, Timestamp};
 
 use super::series_history::{SeriesHistory, SeriesKey};
 use super::{Rule, template};

@@ -2,10 +2,9 @@
 
 use crate::metrics::{Metric, MetricSet, Sample};
 use crate::model::named::named_enum;
-use crate::model::units::Nanos;
+use crate::model::{Nanos, Timestamp};
 
 use super::series_history::SeriesHistory;
-use crate::model::units::Timestamp;
 
 named_enum! {
     /// Severity of an alert.

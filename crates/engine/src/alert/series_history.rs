@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::metrics::{Cardinality, Metric};
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{Nanos, Timestamp};
 
 /// Resolution of the window: the start of the window is exact to 1/32 of its length.
 const SAMPLES_PER_WINDOW: u64 = 32;

@@ -1,6 +1,6 @@
 //! Renders summary and advice of an alert from templates.
 
-use crate::model::units::Bytes;
+use crate::model::Bytes;
 
 use super::{Alert, RuleExpr};
 

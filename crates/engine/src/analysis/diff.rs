@@ -8,10 +8,8 @@ use hashbrown::HashMap;
 
 use super::Amount;
 use super::groups::{Group, GroupTable};
-use crate::model::ids::SiteId;
-use crate::model::memory_kind::MemoryKind;
 use crate::model::named::named_enum;
-use crate::model::stack::{Frame, StackTable};
+use crate::model::{Frame, MemoryKind, SiteId, StackTable};
 
 /// A file to compare.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,7 @@
 //! not kept.
 
 use super::{Amount, Delta, GroupKey, MemoryScope, RunningSum, Table};
-use crate::model::change::{AllocationChange, ChangeKind, EndReason};
-use crate::model::units::Timestamp;
+use crate::model::{AllocationChange, ChangeKind, EndReason, Timestamp};
 
 /// All allocations with the same key, such as process, device, kind and site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use super::MemoryScope;
 use super::lifetimes::{Lifetime, LifetimeTracker};
-use crate::model::change::{AllocationChange, ChangeKind, EndReason};
-use crate::model::ids::AllocationKey;
-use crate::model::units::Timestamp;
+use crate::model::{AllocationChange, AllocationKey, ChangeKind, EndReason, Timestamp};
 
 /// Finds the largest allocations. Keeps the live allocations and the requested number of ended
 /// ones.

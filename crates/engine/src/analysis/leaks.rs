@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::groups::{Group, GroupTable};
 use super::{Amount, GroupKey, by_kind, is_host, is_managed};
-use crate::model::memory_kind::MemoryKind;
+use crate::model::MemoryKind;
 
 /// Memory of one group that was never freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

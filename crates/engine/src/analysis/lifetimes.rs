@@ -3,10 +3,10 @@
 
 use hashbrown::HashMap;
 
-use crate::model::change::{AllocationChange, ChangeKind, EndReason};
-use crate::model::ids::{AllocationKey, DeviceId, Pid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{
+    AllocationChange, AllocationKey, ChangeKind, DeviceId, EndReason, MemoryKind, Nanos, Pid,
+    Timestamp,
+};
 
 /// One allocation, as far as the file describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,10 +22,8 @@ use std::hash::Hash;
 
 use hashbrown::HashMap;
 
-use crate::model::change::{AllocationChange, ChangeKind};
-use crate::model::ids::{DeviceId, Pid, SiteId};
 pub use crate::model::memory_kind::MemoryScope;
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
+use crate::model::{AllocationChange, ChangeKind, DeviceId, MemoryKind, MemoryLayer, Pid, SiteId};
 
 /// What allocations are grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

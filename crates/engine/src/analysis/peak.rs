@@ -12,10 +12,9 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 
 use super::{Amount, GroupKey, MemoryScope, RunningSum};
-use crate::model::change::{AllocationChange, ChangeKind};
-use crate::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::Timestamp;
+use crate::model::{
+    AllocationChange, AllocationKey, ChangeKind, DeviceId, MemoryKind, Pid, SiteId, Tid, Timestamp,
+};
 
 /// An allocation that was live at a peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,10 +7,7 @@ use hashbrown::HashMap;
 
 use super::groups::{Group, GroupSums, GroupTable};
 use super::{Amount, Delta, MemoryScope, Table, by_kind};
-use crate::model::change::AllocationChange;
-use crate::model::ids::{DeviceId, Pid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::Timestamp;
+use crate::model::{AllocationChange, DeviceId, MemoryKind, Pid, Timestamp};
 
 /// A process on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 //! advance: when the limit is reached, neighboring buckets are merged.
 
 use super::RunningSum;
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{Nanos, Timestamp};
 
 /// A level from a given time on, with the number of the change, which orders levels of the same
 /// time.

@@ -6,10 +6,7 @@
 
 use super::time_buckets::{Mark, TimeBuckets};
 use super::{Delta, GroupKey, MemoryScope, RunningSum, Table};
-use crate::model::change::AllocationChange;
-use crate::model::ids::{DeviceId, Pid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{AllocationChange, DeviceId, MemoryKind, Nanos, Pid, Timestamp};
 
 /// Minimum number of points: one bucket has four.
 pub const MIN_POINTS: usize = 4;

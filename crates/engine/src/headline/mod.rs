@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rules::{FrameClass, Layer, library_name, plain_name};
 use statistics::innermost;
 
-use crate::model::stack::{Frame, FrameId};
+use crate::model::{Frame, FrameId};
 
 /// Limit of names in [`Headline::via`].
 const MAX_VIA: usize = 4;

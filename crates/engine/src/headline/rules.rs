@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::stack::{Frame, Language};
+use crate::model::{Frame, Language};
 
 /// Part of the software that a frame belongs to, from the driver up to the program. The headline of
 /// a stack is a frame of the last layer that the stack has.

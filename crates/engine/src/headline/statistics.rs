@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet};
 
 use super::rules::{FrameClass, Layer, is_allocator_name, plain_name};
-use crate::model::stack::{Frame, FrameId, Language};
+use crate::model::{Frame, FrameId, Language};
 
 /// Limit of distinct values that are counted per function.
 const MAX_DISTINCT: usize = 64;

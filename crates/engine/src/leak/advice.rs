@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use crate::headline::components;
-use crate::model::cuda_object::ObjectKind;
-use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::Frame;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, Frame, MemoryKind, ObjectKind};
 use crate::verdict::{CacheTensors, Evidence, Resource};
 
 /// Likely cause of a leak, and what to do about it.

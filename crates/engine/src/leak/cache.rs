@@ -3,8 +3,7 @@
 //! the cache account for it.
 
 use super::GrowthHistory;
-use crate::model::stack::Frame;
-use crate::model::units::Nanos;
+use crate::model::{Frame, Nanos};
 use crate::verdict::{CacheTensors, Confidence, Evidence, Verdict};
 
 /// Library of PyTorch's caching allocator.

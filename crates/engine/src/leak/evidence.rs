@@ -3,7 +3,7 @@
 use super::growth_run::GrowthRun;
 use super::usage_trend::median_slope;
 use super::{ObservedWindows, SiteObservation, pattern};
-use crate::model::units::Nanos;
+use crate::model::Nanos;
 use crate::verdict::{Evidence, Verdict};
 
 /// Computes the evidence.

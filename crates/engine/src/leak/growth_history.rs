@@ -5,7 +5,7 @@
 //! its own first window, so that a site that starts late gets the same resolution. Idle time costs
 //! nothing: missing windows are filled in with the next change.
 
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{Bytes, Nanos, Timestamp};
 use crate::snapshot::SiteHistory;
 
 /// Maximum number of windows.

@@ -2,7 +2,7 @@
 //! ones usually do, and whether that run is a leak.
 
 use super::{ObservedWindows, SiteObservation};
-use crate::model::units::Nanos;
+use crate::model::Nanos;
 use crate::verdict::Confidence;
 
 /// Minimum number of live allocations of a leak that are older than freed ones get.

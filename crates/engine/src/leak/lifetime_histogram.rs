@@ -1,6 +1,6 @@
 //! Histogram of the lifetimes of freed allocations, by powers of two of nanoseconds.
 
-use crate::model::units::Nanos;
+use crate::model::Nanos;
 
 const BUCKETS: usize = 64;
 

@@ -1,6 +1,6 @@
 //! Majority device of a site's allocations (Boyer–Moore majority vote).
 
-use crate::model::ids::DeviceId;
+use crate::model::DeviceId;
 
 /// The device with more than half of all allocations, if there is one.
 #[derive(Clone, Copy, Debug, Default)]

@@ -33,8 +33,7 @@ pub(crate) use majority_device::MajorityDevice;
 pub use track::Track;
 pub(crate) use usage_trend::UsageTrend;
 
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::Nanos;
+use crate::model::{MemoryKind, Nanos};
 use crate::verdict::{Confidence, Evidence, Resource, Verdict};
 
 use growth_run::GrowthRun;

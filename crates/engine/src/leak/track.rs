@@ -2,7 +2,7 @@
 //! files.
 
 use super::{GrowthHistory, LifetimeHistogram, SiteObservation, classify, growth_run};
-use crate::model::units::{ByteSum, Nanos, Timestamp};
+use crate::model::{ByteSum, Nanos, Timestamp};
 use crate::verdict::{Confidence, Evidence, Verdict};
 
 /// Allocations of one kind from one site, in bytes or numbers of objects.

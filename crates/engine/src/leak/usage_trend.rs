@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{Nanos, Timestamp};
 
 /// Maximum number of windows.
 const MAX_WINDOWS: usize = 64;

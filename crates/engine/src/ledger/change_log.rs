@@ -3,9 +3,7 @@
 
 use hashbrown::HashMap;
 
-use crate::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
-use crate::model::ids::{StreamId, Tid};
-use crate::model::units::Timestamp;
+use crate::model::{AllocationChange, ChangeKind, EndReason, LateFields, StreamId, Tid, Timestamp};
 
 use super::Ledger;
 use super::memory::allocation::Slot;

@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::leak;
-use crate::model::change::{AllocationChange, ChangeKind, EndReason};
-use crate::model::event::ProcessInfo;
-use crate::model::ids::Pid;
-use crate::model::memory_kind::{MemoryKind, MemoryScope};
-use crate::model::stack::{SiteRegistry, StackTable};
-use crate::model::units::Timestamp;
+use crate::model::{
+    AllocationChange, ChangeKind, EndReason, MemoryKind, MemoryScope, Pid, ProcessInfo,
+    SiteRegistry, StackTable, Timestamp,
+};
 use crate::snapshot::{ProcessEnd, ProcessView, Snapshot};
 
 use super::memory::allocation::{AllocationEntry, NIL, NewAllocation};

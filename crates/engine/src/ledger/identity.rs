@@ -1,7 +1,6 @@
 //! Program, user and group of a process.
 
-use crate::model::program::{ProcessGroup, ProcessIdentity, program_of_stack};
-use crate::model::stack::SiteRegistry;
+use crate::model::{ProcessGroup, ProcessIdentity, SiteRegistry, program_of_stack};
 
 use super::process::Process;
 use super::sites::table::SiteRef;

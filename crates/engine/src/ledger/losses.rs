@@ -1,7 +1,6 @@
 //! Losses of the host: their attribution to processes, and the bounds that follow.
 
-use crate::model::event::{Event, LostDelta};
-use crate::model::ids::Pid;
+use crate::model::{Event, LostDelta, Pid};
 use crate::snapshot::Uncertainty;
 
 use super::driver::graph::NodeLimitReached;

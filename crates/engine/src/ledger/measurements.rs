@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::leak::is_framework_cache;
-use crate::model::event::Event;
-use crate::model::ids::{Pid, SiteId};
-use crate::model::stack::SiteName;
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{Bytes, Event, Nanos, Pid, SiteId, SiteName, Timestamp};
 use crate::snapshot::{KeptSite, Measurement, NotFreed, TensorLevels};
 use crate::verdict::Resource;
 

@@ -53,11 +53,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::model::container::Container;
-use crate::model::event::{Event, EventKind, LostDelta, OUT_OF_MEMORY, ProcessInfo};
-use crate::model::ids::{GpuId, Pid};
-use crate::model::stack::SiteRegistry;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{
+    Bytes, Container, Event, EventKind, GpuId, LostDelta, OUT_OF_MEMORY, Pid, ProcessInfo,
+    SiteRegistry, Timestamp,
+};
 use crate::snapshot::{
     ListScope, LostTotals, OutOfMemory, ProcessEnd, ProcessView, Snapshot, SnapshotOptions,
 };

@@ -3,11 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::model::ids::ProcessKey;
-use crate::model::memory_kind::MemoryKind;
-use crate::model::program::ProcessIdentity;
-use crate::model::stack::SiteRegistry;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, MemoryKind, ProcessIdentity, ProcessKey, SiteRegistry};
 use crate::snapshot::{NotFreed, NotFreedSite};
 
 use super::process::Process;

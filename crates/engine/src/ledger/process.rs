@@ -6,19 +6,11 @@ use hashbrown::HashMap;
 
 use crate::leak::UsageTrend;
 use crate::model::activity;
-use crate::model::change::EndReason;
-use crate::model::container::Container;
-use crate::model::event::{
-    Allocate, Event, FailedCall, Free, FreeFunction, INVALID_HANDLE, INVALID_VALUE, LostDelta,
-    ProcessInfo,
+use crate::model::{
+    AddressType, Allocate, AllocationKey, Container, DeviceId, EndReason, Event, FailedCall, Free,
+    FreeFunction, FunctionId, INVALID_HANDLE, INVALID_VALUE, LostDelta, MemoryKind,
+    PhysicalHandleId, Pid, ProcessIdentity, ProcessInfo, ProcessKey, SiteName, Tid, Timestamp,
 };
-use crate::model::ids::{
-    AddressType, AllocationKey, DeviceId, FunctionId, PhysicalHandleId, Pid, ProcessKey, Tid,
-};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::program::ProcessIdentity;
-use crate::model::stack::SiteName;
-use crate::model::units::Timestamp;
 use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
 
 use super::activity::ProcessActivity;

@@ -2,8 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::model::stack::SiteRegistry;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, SiteRegistry, Timestamp};
 use crate::snapshot::{
     AllocationView, FailedCallCount, LostTotals, ProcessView, SnapshotOptions, SortOrder,
     ThreadView, Uncertainty,

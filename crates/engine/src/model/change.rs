@@ -1,10 +1,10 @@
 //! Allocation changes, the input of offline analysis. They come from the ledger for recordings and
 //! from importers for other tools' files.
 
-use crate::model::ids::{AllocationKey, DeviceId, Pid, PoolId, SiteId, StreamId, Tid};
-use crate::model::memory_kind::MemoryKind;
 use crate::model::named::named_enum;
-use crate::model::units::Timestamp;
+use crate::model::{
+    AllocationKey, DeviceId, MemoryKind, Pid, PoolId, SiteId, StreamId, Tid, Timestamp,
+};
 
 /// An allocation, its end, or an update. The end repeats all fields, so that totals can be computed
 /// without keeping single allocations.

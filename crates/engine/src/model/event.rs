@@ -1,21 +1,13 @@
 //! Events: the only input of the ledger. Live capture, recordings and other tools' files are all
 //! converted to this type.
 
-use crate::model::activity::GpuActivity;
-use crate::model::container::Container;
-use crate::model::cuda_object::ObjectCall;
-use crate::model::device_holder::DeviceHolder;
-use crate::model::ids::{
-    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, PhysicalHandleId,
-    Pid, PoolId, SiteId, StreamId, Tid,
-};
 pub use crate::model::loss::LostDelta;
-use crate::model::memory_kind::MemoryKind;
 use crate::model::named::named_enum;
-use crate::model::program::ProcessIdentity;
-use crate::model::stack::Frame;
-use crate::model::tensor::{TensorEvent, TensorTracking};
-use crate::model::units::Timestamp;
+use crate::model::{
+    AllocationKey, Container, ContextId, DeviceHolder, DeviceId, Frame, FunctionId, GpuActivity,
+    GpuId, GraphExecId, GraphId, MemoryKind, ObjectCall, PhysicalHandleId, Pid, PoolId,
+    ProcessIdentity, SiteId, StreamId, TensorEvent, TensorTracking, Tid, Timestamp,
+};
 
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]

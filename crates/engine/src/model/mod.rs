@@ -16,3 +16,23 @@ pub mod units;
 pub use driver::{activity, cuda_error, cuda_object, overhead};
 pub use process::{container, device_holder, holder, program};
 pub use torch::{caching_allocator, tensor};
+
+// The vocabulary is used everywhere, so its items are also here.
+pub use activity::*;
+pub use caching_allocator::*;
+pub use change::*;
+pub use container::*;
+pub use cuda_error::*;
+pub use cuda_object::*;
+pub use device_holder::*;
+pub use event::*;
+pub use holder::*;
+pub use ids::*;
+pub use loss::*;
+pub use memory_kind::*;
+pub use overhead::*;
+pub use program::*;
+pub use stack::*;
+pub use tensor::*;
+pub use trace_mode::*;
+pub use units::*;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::headline::{Headline, StackStatistics, UNKNOWN_LIBRARY, headline, library};
-use crate::model::ids::SiteId;
+use crate::model::SiteId;
 use crate::model::named::named_enum;
 
 /// One frame of a call stack. All strings are untrusted.

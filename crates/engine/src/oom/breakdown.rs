@@ -1,7 +1,6 @@
 //! Memory values that support a diagnosis.
 
-use crate::model::ids::{GpuId, Pid};
-use crate::model::units::Bytes;
+use crate::model::{Bytes, GpuId, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
 
 use super::{OomContext, RequestedResource};

@@ -1,7 +1,6 @@
 //! Describes in words which process holds the memory of the device.
 
-use crate::model::ids::Pid;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
 
 use super::OomContext;

@@ -6,10 +6,8 @@ mod holder_summary;
 
 pub use breakdown::MemoryBreakdown;
 
-use crate::model::ids::{DeviceId, GpuId, Pid};
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
 use crate::model::named::named_enum;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, DeviceId, GpuId, MemoryKind, MemoryLayer, Pid};
 use crate::snapshot::Snapshot;
 use crate::verdict::Confidence;
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::model::activity::{CopyDirection, LaunchShape, LaunchTarget, NameSource, UnnamedReason};
-use crate::model::units::{Bytes, Nanos};
+use crate::model::{
+    Bytes, CopyDirection, LaunchShape, LaunchTarget, NameSource, Nanos, UnnamedReason,
+};
 
 /// GPU activity of one process since it was first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]

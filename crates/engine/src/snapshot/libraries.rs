@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::cuda_object::ObjectKind;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, ObjectKind};
 
 /// What a process holds on behalf of one library: the first one on the call stack outside the
 /// driver and the CUDA runtime.

@@ -1,6 +1,6 @@
 //! Which processes a snapshot lists in detail.
 
-use crate::model::ids::Pid;
+use crate::model::Pid;
 
 /// Processes whose sites and allocations a snapshot lists. Verdicts and totals are of all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,6 @@
 //! Memory of one process between two points in time, as its program requests it.
 
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::{Bytes, Nanos};
+use crate::model::{Bytes, CallStack, Nanos, SiteName};
 use crate::verdict::Resource;
 
 /// Memory of one process between the begin and the end of a measurement.

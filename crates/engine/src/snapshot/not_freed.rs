@@ -3,11 +3,9 @@
 use std::cmp::Reverse;
 
 use crate::leak::is_framework_cache;
-use crate::model::ids::ProcessKey;
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
-use crate::model::program::ProcessIdentity;
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::Bytes;
+use crate::model::{
+    Bytes, CallStack, MemoryKind, MemoryLayer, ProcessIdentity, ProcessKey, SiteName,
+};
 
 /// Limit of sites that are listed per process.
 const MAX_LISTED_SITES: usize = 100;

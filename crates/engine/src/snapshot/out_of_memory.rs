@@ -1,9 +1,8 @@
 //! Out-of-memory errors.
 
-use crate::model::ids::{DeviceId, GpuId, Pid, SiteId, Tid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{
+    Bytes, CallStack, DeviceId, GpuId, MemoryKind, Pid, SiteId, SiteName, Tid, Timestamp,
+};
 
 /// An allocation that failed because of insufficient memory, with the holders at that time.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,9 +1,6 @@
 //! Device memory of a process beyond its traced allocations.
 
-use crate::model::cuda_object::ObjectKind;
-use crate::model::overhead::{OverheadCause, Precision};
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::Bytes;
+use crate::model::{Bytes, CallStack, ObjectKind, OverheadCause, Precision, SiteName};
 
 /// Driver-reported memory beyond traced allocations, by cause: measured from the driver's reports
 /// before and after the calls.

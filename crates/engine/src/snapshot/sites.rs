@@ -1,10 +1,7 @@
 //! Allocation sites.
 
 use super::{KindView, SiteObjectView};
-use crate::model::ids::Pid;
-use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{Bytes, CallStack, MemoryKind, Nanos, Pid, SiteName, Timestamp};
 
 /// An allocation site: everything that was allocated with one call stack. Totals are of device
 /// memory; `kinds` has all kinds.

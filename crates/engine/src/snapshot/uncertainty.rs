@@ -2,8 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::model::loss::LostDelta;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, LostDelta, Timestamp};
 
 /// Reasons why values are not exact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

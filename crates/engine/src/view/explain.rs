@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use crate::model::overhead::{OverheadCause, Precision};
-use crate::model::units::Bytes;
+use crate::model::{Bytes, OverheadCause, Precision};
 use crate::snapshot::{CauseView, LibraryView, ObjectCostView, ProcessView};
 
 /// The memory of one process on all GPUs. The parts add up to `driver_bytes`.

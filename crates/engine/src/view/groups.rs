@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProcessRow;
-use crate::model::ids::Pid;
 use crate::model::named::named_enum;
-use crate::model::units::{Bytes, Nanos};
+use crate::model::{Bytes, Nanos, Pid};
 
 named_enum! {
     /// What processes are grouped by.

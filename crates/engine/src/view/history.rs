@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::View;
-use crate::model::ids::{GpuId, ProcessKey};
+use crate::model::{GpuId, ProcessKey};
 
 /// Maximum number of values of each series.
 const MAX_VALUES: usize = 120;

@@ -4,12 +4,9 @@ use std::cmp::Reverse;
 
 use super::Placement;
 use crate::leak::{Advice, advise};
-use crate::model::cuda_object::ObjectKind;
-use crate::model::ids::{GpuId, Pid};
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
-use crate::model::program::program_of_stack;
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::Nanos;
+use crate::model::{
+    CallStack, GpuId, MemoryKind, MemoryLayer, Nanos, ObjectKind, Pid, SiteName, program_of_stack,
+};
 use crate::snapshot::{ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource, SiteVerdict};
 

@@ -6,9 +6,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{ProcessRow, View};
-use crate::model::ids::Pid;
 use crate::model::named::named_enum;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, Pid};
 use crate::snapshot::LibraryView;
 
 /// Name of the group of processes without a job.

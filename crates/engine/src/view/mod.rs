@@ -25,8 +25,7 @@ pub use processes::{NotFreedRow, ProcessRow, ProcessState};
 use std::collections::BTreeMap;
 
 use crate::leak::MIN_GROWTH;
-use crate::model::ids::{DeviceId, GpuId};
-use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::model::{Bytes, DeviceId, GpuId, Nanos, Timestamp};
 use crate::snapshot::{ProcessView, Snapshot};
 
 /// Name and size of a GPU of the host.

@@ -1,7 +1,7 @@
 //! Notes on the accuracy of a view.
 
 use super::GpuRow;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, Timestamp};
 use crate::snapshot::{LostTotals, Snapshot};
 
 /// Something that readers should know about the values. Outputs number the notes in this order.

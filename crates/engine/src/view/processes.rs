@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 
 use super::Placement;
 use super::leaks::{Leak, LeakResource, function_of};
-use crate::model::ids::{GpuId, Pid};
-use crate::model::stack::CallStack;
-use crate::model::units::{Bytes, Nanos};
+use crate::model::{Bytes, CallStack, GpuId, Nanos, Pid};
 use crate::snapshot::{NotFreed, NotFreedSite, ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource};
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use engine::model::change::AllocationChange;
+use engine::model::AllocationChange;
 
 use crate::import::collecting_sink::FileInfo;
 

@@ -16,7 +16,7 @@ pub use crate::report::redact::hide_directories;
 
 use std::borrow::Cow;
 
-use engine::model::ids::{FunctionId, GpuId};
+use engine::model::{FunctionId, GpuId};
 
 use crate::WallClock;
 use crate::recording::FunctionTable;

@@ -4,10 +4,9 @@
 
 use std::io::{self, Write};
 
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, Language, StackTable};
-use engine::model::units::Timestamp;
+use engine::model::{
+    AllocationChange, ChangeKind, EndReason, Frame, Language, MemoryKind, StackTable, Timestamp,
+};
 
 use crate::report::analysis::field;
 

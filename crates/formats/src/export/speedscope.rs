@@ -5,9 +5,7 @@ use std::io::{self, Write};
 
 use engine::analysis::groups::{Group, GroupTable};
 use engine::analysis::{GroupKey, MemoryScope};
-use engine::model::change::AllocationChange;
-use engine::model::ids::Pid;
-use engine::model::stack::{Frame, FrameId};
+use engine::model::{AllocationChange, Frame, FrameId, Pid};
 use hashbrown::HashMap;
 use serde::Serialize;
 

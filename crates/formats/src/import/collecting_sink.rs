@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use engine::ledger::FileLedger;
-use engine::model::caching_allocator::{AllocatorSettings, PoolTotals, Segment};
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{DeviceId, GpuId, Pid};
-use engine::model::stack::StackTable;
-use engine::model::units::Timestamp;
+use engine::model::{
+    AllocationChange, AllocatorSettings, ChangeKind, DeviceId, EndReason, GpuId, Pid, PoolTotals,
+    Segment, StackTable, Timestamp,
+};
 
 use super::{FailedAllocation, FileState, ImportSink, Warning};
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use engine::model::ids::FunctionId;
+use engine::model::FunctionId;
 
 use super::nsys::sqlite::database::Database;
 use super::{

@@ -16,11 +16,10 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use engine::analysis::MemoryScope;
-use engine::model::caching_allocator::{AllocatorSettings, AllocatorStats, PoolTotals, Segment};
-use engine::model::change::AllocationChange;
-use engine::model::ids::{DeviceId, GpuId, Pid, SiteId};
-use engine::model::stack::StackTable;
-use engine::model::units::Timestamp;
+use engine::model::{
+    AllocationChange, AllocatorSettings, AllocatorStats, DeviceId, GpuId, Pid, PoolTotals, Segment,
+    SiteId, StackTable, Timestamp,
+};
 use engine::snapshot::Snapshot;
 
 use crate::export::GpuLabel;

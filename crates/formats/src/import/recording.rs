@@ -6,11 +6,10 @@ use std::path::Path;
 
 use engine::analysis::is_host;
 use engine::ledger::Ledger;
-use engine::model::caching_allocator::PoolTotals;
-use engine::model::change::{AllocationChange, ChangeKind};
-use engine::model::event::{Event, EventKind, FailedCall, OUT_OF_MEMORY, SiteFrames};
-use engine::model::ids::{DeviceId, GpuId, SiteId};
-use engine::model::units::Timestamp;
+use engine::model::{
+    AllocationChange, ChangeKind, DeviceId, Event, EventKind, FailedCall, GpuId, OUT_OF_MEMORY,
+    PoolTotals, SiteFrames, SiteId, Timestamp,
+};
 use engine::snapshot::{EndedHistory, OutOfMemory, ProcessView, Snapshot, SnapshotOptions};
 
 use super::{

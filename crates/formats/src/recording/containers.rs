@@ -1,8 +1,6 @@
 //! Rows about what a process is: its program and its container.
 
-use engine::model::container::{Container, ContainerRuntime, Pod};
-use engine::model::ids::Pid;
-use engine::model::program::{ProcessGroup, ProcessIdentity};
+use engine::model::{Container, ContainerRuntime, Pid, Pod, ProcessGroup, ProcessIdentity};
 
 use super::read::row_cells::{RowCells, RowError};
 use super::rows::RowFields;

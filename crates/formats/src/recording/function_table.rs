@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::model::ids::FunctionId;
+use engine::model::FunctionId;
 
 /// Finds a driver function in this version's hook table.
 pub type FunctionLookup = fn(&str) -> Option<FunctionId>;

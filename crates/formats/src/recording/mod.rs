@@ -16,8 +16,7 @@ pub use function_table::{FunctionLookup, FunctionTable};
 pub use read::reader::{RecordingReader, looks_like};
 pub use write::writer::{RecordingHeader, RecordingWriter};
 
-use engine::model::event::Event;
-use engine::model::units::Timestamp;
+use engine::model::{Event, Timestamp};
 
 use crate::WallClock;
 use crate::export::GpuLabel;

@@ -1,21 +1,12 @@
 //! Rows of events: each is declared once, and encoded and decoded from that.
 
-use engine::model::activity::{
-    CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
-    NameSource, UnnamedReason,
+use engine::model::{
+    AddressType, Allocate, AllocationKey, ContextCall, ContextId, CopyActivity, CopyDirection,
+    DeviceId, EventKind, Free, FreeFunction, GpuActivity, GpuId, GraphCall, GraphExecId, GraphId,
+    KernelId, KernelLaunches, Language, LaunchShape, LaunchTarget, MemoryKind, MemoryLocation,
+    NameSource, ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId,
+    StreamId, TensorOp, TensorsUnavailable, UnknownReason, UnnamedReason, VmmCall,
 };
-use engine::model::cuda_object::{ObjectCall, ObjectKind};
-use engine::model::event::{
-    Allocate, ContextCall, EventKind, Free, FreeFunction, GraphCall, MemoryLocation, PoolCall,
-    ProcessInfo, VmmCall,
-};
-use engine::model::ids::{
-    AddressType, AllocationKey, ContextId, DeviceId, GpuId, GraphExecId, GraphId, KernelId,
-    PhysicalHandleId, PoolId, SiteId, StreamId,
-};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Language, UnknownReason};
-use engine::model::tensor::{TensorOp, TensorsUnavailable};
 
 use super::read::row_cells::{RowCells, RowError};
 use super::schema::Column;

@@ -1,6 +1,6 @@
 //! Frames of call stacks as JSON.
 
-use engine::model::stack::Frame;
+use engine::model::Frame;
 
 use super::json_objects::{Word, json_objects};
 use crate::sanitize::sanitize_up_to;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use engine::model::stack::{Frame, SiteName};
+use engine::model::{Frame, SiteName};
 use engine::snapshot::{ProcessView, Snapshot};
 
 /// Returns a frame with its paths, or with the last component of each path only.

@@ -10,10 +10,7 @@ use super::super::time_buckets::{Mark, TimeBuckets};
 use super::super::{Delta, MemoryScope, RunningSum, Table};
 use super::{Band, GroupBy};
 use crate::headline::UNKNOWN_LIBRARY;
-use crate::model::change::AllocationChange;
-use crate::model::ids::SiteId;
-use crate::model::stack::StackTable;
-use crate::model::units::Timestamp;
+use crate::model::{AllocationChange, SiteId, StackTable, Timestamp};
 
 /// Limit of time buckets.
 const MAX_BUCKETS: u64 = 1 << 16;

@@ -13,9 +13,8 @@ pub use first_pass::{BandScan, BandScanResult, SamplePoints};
 pub use second_pass::{BandSampler, BandSeries};
 
 use super::GroupKey;
-use crate::model::ids::{DeviceId, Pid, SiteId};
-use crate::model::memory_kind::MemoryKind;
 use crate::model::named::named_enum;
+use crate::model::{DeviceId, MemoryKind, Pid, SiteId};
 
 named_enum! {
     /// What memory is grouped by.

@@ -4,9 +4,7 @@ use hashbrown::HashMap;
 
 use super::super::{Amount, Delta, GroupKey, MemoryScope, RunningSum};
 use super::{Band, BandScanResult, GroupBy, SamplePoints};
-use crate::model::change::AllocationChange;
-use crate::model::ids::SiteId;
-use crate::model::units::Timestamp;
+use crate::model::{AllocationChange, SiteId, Timestamp};
 
 /// Bands over time, delta encoded: each row has a time and the bands that changed since the
 /// previous row.

@@ -4,11 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{DeviceFragmentation, LARGE_PAGE, ratio};
-use crate::model::caching_allocator::{
-    AllocatorSettings, Block, BlockState, PoolSizeClass, Segment,
-};
-use crate::model::ids::DeviceId;
-use crate::model::units::Bytes;
+use crate::model::{AllocatorSettings, Block, BlockState, Bytes, DeviceId, PoolSizeClass, Segment};
 
 /// Ignore a problem that affects less than this share of the reserved memory.
 const MIN_FRAGMENTED_RATIO: f64 = 0.1;

@@ -4,8 +4,7 @@ use super::{
     FragmentationReport, LARGE_PAGE, PoolFragmentation, PoolOwner, ROUNDED_REQUEST, SMALL_PAGE,
     SMALL_REQUEST,
 };
-use crate::model::caching_allocator::{AllocatorSettings, PoolSizeClass};
-use crate::model::ids::DeviceId;
+use crate::model::{AllocatorSettings, DeviceId, PoolSizeClass};
 
 /// What a request would need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

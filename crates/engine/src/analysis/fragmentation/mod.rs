@@ -14,10 +14,10 @@ pub use fit::FitResult;
 
 use std::collections::BTreeMap;
 
-use crate::model::caching_allocator::{
-    AllocatorSettings, Block, BlockState, CachePool, PoolSizeClass, PoolTotals, Segment,
+use crate::model::{
+    AllocatorSettings, Block, BlockState, CachePool, DeviceId, Pid, PoolSizeClass, PoolTotals,
+    Segment, StreamId,
 };
-use crate::model::ids::{DeviceId, Pid, StreamId};
 
 /// Requests up to this size are served from small segments.
 const SMALL_REQUEST: u64 = 1 << 20;

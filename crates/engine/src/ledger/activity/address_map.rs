@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::activity::CopyDirection;
-use crate::model::memory_kind::{MemoryKind, MemoryLayer};
+use crate::model::{CopyDirection, MemoryKind, MemoryLayer};
 
 /// Binary logarithm of the region size.
 const REGION_LOG2: u32 = 21;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::model::activity::{LaunchShape, LaunchTarget, UnnamedReason};
+use crate::model::{LaunchShape, LaunchTarget, UnnamedReason};
 use crate::snapshot::KernelView;
 
 use super::{KernelActivity, KernelNameState, ShapeCounts};

@@ -9,13 +9,11 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::model::activity;
-use crate::model::activity::{
-    CopyActivity, CopyDirection, KernelLaunches, LaunchShape, LaunchTarget, NameSource,
-    UnnamedReason,
+use crate::model::{
+    AddressType, Bytes, CopyActivity, CopyDirection, Event, EventKind, GraphCall, KernelId,
+    KernelLaunches, LaunchShape, LaunchTarget, NameSource, Nanos, Timestamp, UnnamedReason,
+    VmmCall,
 };
-use crate::model::event::{Event, EventKind, GraphCall, VmmCall};
-use crate::model::ids::{AddressType, KernelId};
-use crate::model::units::{Bytes, Nanos, Timestamp};
 use crate::snapshot::{ActivityView, CopyView, KernelView};
 
 use super::activity::address_map::{AddressMap, PointerLocation};

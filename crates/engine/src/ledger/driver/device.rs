@@ -1,10 +1,7 @@
 //! Devices of one process, beyond its allocations: their GPUs, driver-reported usage, and memory
 //! reserved by graphs.
 
-use crate::model::event::Event;
-use crate::model::ids::{DeviceId, GpuId};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, DeviceId, Event, GpuId, MemoryKind, Timestamp};
 use crate::snapshot::{DeviceView, DriverReported};
 
 use super::super::memory::allocation::{AllocationEntry, NIL, NO_DEVICE, Slot};

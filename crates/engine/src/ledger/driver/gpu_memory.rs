@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::leak::UsageTrend;
-use crate::model::device_holder::DeviceHolder;
-use crate::model::ids::GpuId;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, DeviceHolder, GpuId, Timestamp};
 use crate::snapshot::GpuView;
 
 /// Free memory by GPU, with its trend.

@@ -8,11 +8,10 @@ use std::cmp::Reverse;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::model::change::EndReason;
-use crate::model::event::{Allocate, Event, Free, GraphCall, MemoryLocation};
-use crate::model::ids::{AddressType, AllocationKey, GraphExecId, GraphId, SiteId, StreamId, Tid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{
+    AddressType, Allocate, AllocationKey, Bytes, EndReason, Event, Free, GraphCall, GraphExecId,
+    GraphId, MemoryKind, MemoryLocation, SiteId, StreamId, Tid, Timestamp,
+};
 use crate::snapshot::DriverReported;
 
 use super::super::memory::allocation::{AllocationEntry, NIL, NewAllocation};

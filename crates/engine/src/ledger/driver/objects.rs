@@ -3,11 +3,7 @@
 //!
 //! Handles are used again: see [`super::reuse`].
 
-use crate::model::change::EndReason;
-use crate::model::cuda_object::{ObjectCall, ObjectKind};
-use crate::model::event::Event;
-use crate::model::ids::{ContextId, SiteId};
-use crate::model::units::Timestamp;
+use crate::model::{ContextId, EndReason, Event, ObjectCall, ObjectKind, SiteId, Timestamp};
 use crate::snapshot::ObjectView;
 
 use super::super::process::Process;

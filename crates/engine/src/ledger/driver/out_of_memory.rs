@@ -3,12 +3,10 @@
 
 use std::cmp::Reverse;
 
-use crate::model::event::{Event, EventKind, FailedCall, VmmCall};
-use crate::model::ids::{DeviceId, GpuId, Pid, SiteId, Tid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::CallStack;
-use crate::model::tensor::{TensorEvent, TensorOp};
-use crate::model::units::Bytes;
+use crate::model::{
+    Bytes, CallStack, DeviceId, Event, EventKind, FailedCall, GpuId, MemoryKind, Pid, SiteId,
+    TensorEvent, TensorOp, Tid, VmmCall,
+};
 use crate::snapshot::{FrameworkOom, OutOfMemory};
 
 use super::super::Ledger;

@@ -11,13 +11,10 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use crate::model::cuda_object::ObjectKind;
-use crate::model::event::{Event, EventKind};
-use crate::model::ids::SiteId;
-use crate::model::memory_kind::MemoryKind;
-use crate::model::overhead::{OverheadCause, Precision};
-use crate::model::stack::{SiteName, SiteRegistry};
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{
+    Bytes, Event, EventKind, MemoryKind, ObjectKind, OverheadCause, Precision, SiteId, SiteName,
+    SiteRegistry, Timestamp,
+};
 use crate::snapshot::{CauseView, ObjectCostView, OverheadView};
 
 use super::super::memory::totals::ByteSum;

@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::change::EndReason;
-use crate::model::event::{Event, MemoryLocation, VmmCall};
-use crate::model::ids::{AddressType, AllocationKey, PhysicalHandleId, SiteId};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{
+    AddressType, AllocationKey, Bytes, EndReason, Event, MemoryKind, MemoryLocation,
+    PhysicalHandleId, SiteId, Timestamp, VmmCall,
+};
 
 use super::super::memory::allocation::NewAllocation;
 use super::super::memory::loss::AtRiskSizes;

@@ -7,10 +7,9 @@
 
 use hashbrown::HashMap;
 
-use crate::model::event::{Allocate, Event, MemoryLocation, PoolCall};
-use crate::model::ids::{DeviceId, PoolId};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{
+    Allocate, Bytes, DeviceId, Event, MemoryKind, MemoryLocation, PoolCall, PoolId, Timestamp,
+};
 use crate::snapshot::{DriverReported, PoolView};
 
 use super::super::memory::allocation::{AllocationEntry, NIL};

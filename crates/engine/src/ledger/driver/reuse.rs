@@ -11,7 +11,7 @@ use std::hash::Hash;
 
 use hashbrown::HashMap;
 
-use crate::model::units::Timestamp;
+use crate::model::Timestamp;
 
 /// Limit of names with pending calls.
 const MAX_PENDING: usize = 65_536;

@@ -10,9 +10,7 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::model::ids::{AddressType, AllocationKey, DeviceId, SiteId, StreamId};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::Timestamp;
+use crate::model::{AddressType, AllocationKey, DeviceId, MemoryKind, SiteId, StreamId, Timestamp};
 
 /// Index of an entry; stable while the allocation is live.
 pub(crate) type Slot = u32;

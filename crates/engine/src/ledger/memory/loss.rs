@@ -67,9 +67,7 @@
 
 use std::collections::BinaryHeap;
 
-use crate::model::event::{EventKind, LostDelta, VmmCall};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::Timestamp;
+use crate::model::{EventKind, LostDelta, MemoryKind, Timestamp, VmmCall};
 use crate::snapshot::{LostTotals, ReceivedCalls};
 
 use super::allocation::{AllocationEntry, Slab};

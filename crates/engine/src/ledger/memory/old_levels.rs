@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::model::units::Timestamp;
+use crate::model::Timestamp;
 
 /// Maximum number of levels; the oldest are merged.
 const MAX_LEVELS: usize = 64;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::old_levels::OldLevels;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, Timestamp};
 
 /// Number of recent points that overlapping calls can still correct one by one.
 const MAX_CORRECTABLE_POINTS: usize = 64;

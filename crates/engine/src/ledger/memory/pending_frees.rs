@@ -4,8 +4,7 @@
 
 use hashbrown::HashMap;
 
-use crate::model::ids::{AllocationKey, ContextId, DeviceId};
-use crate::model::units::Timestamp;
+use crate::model::{AllocationKey, ContextId, DeviceId, Timestamp};
 
 use super::super::driver::reuse::existed;
 

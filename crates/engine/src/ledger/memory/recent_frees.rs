@@ -1,6 +1,6 @@
 //! Recently freed keys of a process, to distinguish a double free from an invalid free.
 
-use crate::model::ids::AllocationKey;
+use crate::model::AllocationKey;
 
 /// Limit of remembered keys.
 const MAX_RECENT_FREES: usize = 4096;

@@ -2,8 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::model::ids::Tid;
-use crate::model::units::Timestamp;
+use crate::model::{Tid, Timestamp};
 
 use super::super::driver::slots::Slots;
 use super::allocation::{NIL, Slab, Slot};

@@ -1,9 +1,7 @@
 //! Totals that are updated with every event, so that a report never sums up live allocations.
 
-use crate::model::ids::DeviceId;
-use crate::model::memory_kind::MemoryKind;
 pub(crate) use crate::model::units::ByteSum;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, DeviceId, MemoryKind, Timestamp};
 use crate::snapshot::KindView;
 
 use super::allocation::AllocationEntry;

@@ -4,10 +4,7 @@ use crate::anomaly::{
     GrowthAnomaly, GrowthAnomalyDetector, MIN_ANOMALY_BYTES, SiteBaseline, SizeAnomalyDetector,
 };
 use crate::leak;
-use crate::model::ids::{DeviceId, SiteId, Tid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::{SiteName, SiteRegistry};
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, DeviceId, MemoryKind, SiteId, SiteName, SiteRegistry, Tid, Timestamp};
 use crate::verdict::{Anomaly, AnomalyKind};
 
 use super::super::memory::allocation::AllocationEntry;

@@ -1,6 +1,6 @@
 //! Sites of processes that were in a snapshot as ended, for the last report.
 
-use crate::model::ids::Pid;
+use crate::model::Pid;
 
 use super::table::SiteTable;
 

@@ -5,11 +5,10 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use std::cmp::Reverse;
 
-use crate::model::event::{Allocate, FailedCall};
-use crate::model::holder::{DeviceFilter, Holder, HolderSite};
-use crate::model::ids::{DeviceId, GpuId, Pid, ProcessKey, SiteId};
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::Bytes;
+use crate::model::{
+    Allocate, Bytes, CallStack, DeviceFilter, DeviceId, FailedCall, GpuId, Holder, HolderSite, Pid,
+    ProcessKey, SiteId, SiteName,
+};
 
 use super::super::Ledger;
 use super::super::memory::allocation::{AllocationEntry, NIL};

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::headline::UNKNOWN_LIBRARY;
-use crate::model::memory_kind::MemoryLayer;
-use crate::model::stack::SiteRegistry;
-use crate::model::units::Bytes;
+use crate::model::{Bytes, MemoryLayer, SiteRegistry};
 use crate::snapshot::LibraryView;
 
 use super::table::{SiteRef, SiteRow, SiteTable};

@@ -7,11 +7,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::anomaly::SiteBaseline;
 use crate::leak::{MajorityDevice, Track};
-use crate::model::change::EndReason;
-use crate::model::cuda_object::ObjectKind;
-use crate::model::ids::{DeviceId, SiteId, Tid};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::units::Timestamp;
+use crate::model::{DeviceId, EndReason, MemoryKind, ObjectKind, SiteId, Tid, Timestamp};
 
 use super::super::memory::allocation::AllocationEntry;
 use super::super::memory::totals::ByteSum;

@@ -6,10 +6,9 @@ use hashbrown::HashMap;
 
 use crate::leak;
 use crate::leak::{MajorityDevice, Track};
-use crate::model::ids::{DeviceId, ProcessKey, Tid};
-use crate::model::memory_kind::MemoryLayer;
-use crate::model::stack::{SiteName, SiteRegistry};
-use crate::model::units::{Nanos, Timestamp};
+use crate::model::{
+    DeviceId, MemoryLayer, Nanos, ProcessKey, SiteName, SiteRegistry, Tid, Timestamp,
+};
 use crate::snapshot::Undecided;
 use crate::verdict::{CacheTensors, Resource, SiteVerdict, Verdict, sort_others, sort_suspects};
 

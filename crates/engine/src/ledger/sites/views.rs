@@ -3,11 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::leak::GrowthHistory;
-use crate::model::cuda_object::ObjectKind;
-use crate::model::ids::Pid;
-use crate::model::memory_kind::MemoryKind;
-use crate::model::stack::{SiteName, SiteRegistry};
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, MemoryKind, ObjectKind, Pid, SiteName, SiteRegistry, Timestamp};
 use crate::snapshot::{
     KindView, SiteHistory, SiteKindView, SiteObjectView, SiteProcess, SiteView, SnapshotOptions,
     SortOrder,

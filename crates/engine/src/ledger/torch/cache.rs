@@ -6,15 +6,11 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::leak::{GrowthHistory, always_unused, is_bounded};
-use crate::model::change::EndReason;
-use crate::model::event::Event;
-use crate::model::ids::{DeviceId, SiteId};
-use crate::model::memory_kind::MemoryKind;
-use crate::model::tensor::{
-    CacheFragmentation, FragmentationUnknown, TensorEvent, TensorOp, TensorTracking,
-    TensorsUnavailable, TorchDeviceView, TorchView,
+use crate::model::{
+    Bytes, CacheFragmentation, DeviceId, EndReason, Event, FragmentationUnknown, MemoryKind,
+    SiteId, TensorEvent, TensorOp, TensorTracking, TensorsUnavailable, Timestamp, TorchDeviceView,
+    TorchView,
 };
-use crate::model::units::{Bytes, Timestamp};
 use crate::verdict::CacheTensors;
 
 use super::super::memory::allocation::NIL;

@@ -4,8 +4,7 @@
 //! physical memory. Adjacent mappings form one *run* of addresses, in which a block may span
 //! several of them.
 
-use crate::model::ids::{AddressType, DeviceId};
-use crate::model::tensor::FragmentationUnknown;
+use crate::model::{AddressType, DeviceId, FragmentationUnknown};
 
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;

@@ -1,7 +1,6 @@
 //! Counters of a process.
 
-use crate::model::activity::CopyDirection;
-use crate::model::event::OUT_OF_MEMORY;
+use crate::model::{CopyDirection, OUT_OF_MEMORY};
 use crate::snapshot::ProcessView;
 
 /// Counts that only grow.

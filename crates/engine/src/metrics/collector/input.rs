@@ -1,8 +1,6 @@
 //! Input of the collector, once per snapshot.
 
-use crate::model::ids::GpuId;
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::Bytes;
+use crate::model::{Bytes, CallStack, GpuId, SiteName};
 use crate::snapshot::Snapshot;
 
 /// Everything that metrics are computed from.

@@ -13,9 +13,7 @@ mod sites;
 use std::collections::BTreeMap;
 
 use crate::alert::Severity;
-use crate::model::activity::CopyDirection;
-use crate::model::ids::GpuId;
-use crate::model::memory_kind::MemoryKind;
+use crate::model::{CopyDirection, GpuId, MemoryKind};
 use crate::snapshot::{ProcessView, Snapshot};
 
 use super::label::label;

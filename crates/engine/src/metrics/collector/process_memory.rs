@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::metrics::{Metric, SampleValue, catalog};
-use crate::model::ids::{DeviceId, GpuId};
+use crate::model::{DeviceId, GpuId};
 use crate::snapshot::ProcessView;
 
 use super::sample_builder::{GpuLabels, SampleBuilder};

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use hashbrown::{HashMap, HashSet};
 
 use crate::metrics::{Metric, catalog};
-use crate::model::container::Container;
-use crate::model::ids::ProcessKey;
-use crate::model::memory_kind::MemoryKind;
+use crate::model::{Container, MemoryKind, ProcessKey};
 use crate::snapshot::{ProcessView, Snapshot};
 
 use super::counters::ProcessCounters;

@@ -1,7 +1,7 @@
 //! Assigns values to their metrics.
 
 use crate::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, SeriesLimits, catalog};
-use crate::model::ids::GpuId;
+use crate::model::GpuId;
 
 use super::input::GpuInfo;
 

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::metrics::{SampleValue, catalog};
-use crate::model::stack::SiteName;
-use crate::model::units::Nanos;
+use crate::model::{Nanos, SiteName};
 use crate::snapshot::{ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource, SiteVerdict};
 use crate::view::{GpuFacts, View};

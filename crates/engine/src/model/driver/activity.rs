@@ -1,8 +1,8 @@
 //! GPU activity other than memory calls: kernels, graphs, copies. These calls are far too frequent
 //! for one event each: the probes count them, and events carry the increments.
 
-use crate::model::ids::{GraphExecId, KernelId};
 use crate::model::named::named_enum;
+use crate::model::{GraphExecId, KernelId};
 
 /// GPU activity of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]

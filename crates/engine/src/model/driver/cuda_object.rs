@@ -1,7 +1,7 @@
 //! CUDA objects that are not themselves memory, and that a program can forget to destroy.
 
-use crate::model::ids::{ContextId, SiteId};
 use crate::model::named::named_enum;
+use crate::model::{ContextId, SiteId};
 
 named_enum! {
     /// Kind of CUDA object.

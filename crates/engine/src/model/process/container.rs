@@ -1,6 +1,6 @@
 //! Container and pod in which a process runs, as seen from the host.
 
-use crate::model::ids::Pid;
+use crate::model::Pid;
 use crate::model::named::named_enum;
 
 /// Container of a process. All strings are untrusted.

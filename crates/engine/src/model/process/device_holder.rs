@@ -1,8 +1,6 @@
 //! Processes that keep a GPU open without appearing in the driver's list of processes.
 
-use crate::model::container::Container;
-use crate::model::ids::{GpuId, Pid};
-use crate::model::units::Nanos;
+use crate::model::{Container, GpuId, Nanos, Pid};
 
 /// A process that has a device file of a GPU open and that the driver does not list. It may keep
 /// memory: that of a process that exits, or that it inherited.

@@ -1,9 +1,7 @@
 //! Memory that processes hold on a device at one time, by allocation site. Created by
 //! [`crate::ledger::Ledger::holders`].
 
-use crate::model::ids::{DeviceId, GpuId, ProcessKey, SiteId};
-use crate::model::stack::{CallStack, SiteName};
-use crate::model::units::Bytes;
+use crate::model::{Bytes, CallStack, DeviceId, GpuId, ProcessKey, SiteId, SiteName};
 
 /// Selects memory by device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,6 @@
 //! The program and the user of a process, as people name them.
 
-use crate::model::ids::Pid;
-use crate::model::stack::{Frame, Language};
+use crate::model::{Frame, Language, Pid};
 
 /// Maximum number of characters of a program name.
 const MAX_PROGRAM_CHARS: usize = 64;

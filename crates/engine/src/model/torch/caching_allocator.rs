@@ -1,8 +1,7 @@
 //! State of a framework's or driver's cache at one time: segments allocated from the device, and
 //! the blocks they are split into. Input of the fragmentation analysis.
 
-use crate::model::ids::{DeviceId, Pid, SiteId, StreamId};
-use crate::model::units::Timestamp;
+use crate::model::{DeviceId, Pid, SiteId, StreamId, Timestamp};
 
 /// A pool of a cache. Memory is never shared between pools, or between streams of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]

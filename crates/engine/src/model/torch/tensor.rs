@@ -1,9 +1,8 @@
 //! Events and views of a framework's caching allocator. They annotate driver memory: nothing of
 //! them is ever added to the driver's bytes.
 
-use crate::model::ids::{DeviceId, SiteId};
 use crate::model::named::named_enum;
-use crate::model::units::{Bytes, Timestamp};
+use crate::model::{Bytes, DeviceId, SiteId, Timestamp};
 
 /// PyTorch's allocator allocated or freed a block; with its own totals after that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

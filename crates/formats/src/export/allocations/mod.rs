@@ -8,8 +8,7 @@ mod stack_text;
 use std::io;
 
 use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
-use engine::model::change::AllocationChange;
-use engine::model::units::Timestamp;
+use engine::model::{AllocationChange, Timestamp};
 
 pub use csv::CsvEncoder;
 pub use json::JsonEncoder;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::model::ids::SiteId;
-use engine::model::stack::{Frame, SiteName, StackTable, site_name};
+use engine::model::{Frame, SiteId, SiteName, StackTable, site_name};
 use hashbrown::HashMap;
 
 use crate::report::analysis::frames::line;

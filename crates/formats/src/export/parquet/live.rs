@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema, SchemaRef};
 use engine::metrics::MetricSet;
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use engine::snapshot::{ProcessView, Snapshot};
 
 use super::file::File;

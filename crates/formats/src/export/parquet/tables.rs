@@ -8,10 +8,9 @@ use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, TimestampMicrosecondArray,
     UInt16Array, UInt32Array, UInt64Array,
 };
-use engine::model::ids::GpuId;
-use engine::model::memory_kind::{MemoryKind, MemoryLayer};
-use engine::model::stack::{CallStack, SiteName, site_fingerprint};
-use engine::model::units::{Bytes, Nanos};
+use engine::model::{
+    Bytes, CallStack, GpuId, MemoryKind, MemoryLayer, Nanos, SiteName, site_fingerprint,
+};
 use engine::snapshot::{DeviceView, ProcessView, SiteView, Snapshot};
 use engine::verdict::{Resource, SiteVerdict};
 use engine::view::{GpuRow, Leak, View};

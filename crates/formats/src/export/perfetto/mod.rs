@@ -12,10 +12,7 @@ use std::sync::Arc;
 
 use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
 use engine::analysis::{Delta, GroupKey, MemoryScope, RunningSum, is_host};
-use engine::model::change::AllocationChange;
-use engine::model::ids::{DeviceId, Pid, SiteId};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Timestamp;
+use engine::model::{AllocationChange, DeviceId, MemoryKind, Pid, SiteId, Timestamp};
 use hashbrown::HashMap;
 
 use self::message::{

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 
 use engine::analysis::largest::Largest;
 use engine::analysis::lifetimes::Lifetime;
-use engine::model::ids::{DeviceId, Pid};
-use engine::model::units::Timestamp;
+use engine::model::{DeviceId, Pid, Timestamp};
 use hashbrown::HashMap;
 
 /// Maximum number of tracks per process and device.

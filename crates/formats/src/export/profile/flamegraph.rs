@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::stack::Language;
+use engine::model::Language;
 use inferno::flamegraph::color::{BasicPalette, Color, PaletteMap};
 use inferno::flamegraph::{Options, Palette, from_lines};
 

@@ -4,9 +4,7 @@
 use std::io::{self, Write};
 
 use engine::analysis::{Amount, GroupKey};
-use engine::model::ids::GpuId;
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::StackTable;
+use engine::model::{GpuId, MemoryKind, StackTable};
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 
 use super::ProfileSample;

@@ -19,8 +19,7 @@ use std::collections::BTreeMap;
 use engine::analysis::groups::GroupTable;
 use engine::analysis::peak::Peak;
 use engine::analysis::{Amount, GroupKey};
-use engine::model::ids::Pid;
-use engine::model::stack::StackTable;
+use engine::model::{Pid, StackTable};
 
 use crate::sanitize::sanitize;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use engine::model::stack::{Frame, FrameId, StackTable};
+use engine::model::{Frame, FrameId, StackTable};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;

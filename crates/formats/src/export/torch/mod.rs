@@ -14,9 +14,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use engine::analysis::MemoryScope;
-use engine::model::change::AllocationChange;
-use engine::model::ids::{DeviceId, Pid, SiteId};
-use engine::model::memory_kind::MemoryKind;
+use engine::model::{AllocationChange, DeviceId, MemoryKind, Pid, SiteId};
 use hashbrown::HashMap;
 
 pub use self::prescan::Prescan;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::analysis::MemoryScope;
 use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{AddressType, AllocationKey, DeviceId, Pid};
-use engine::model::memory_kind::MemoryKind;
+use engine::model::{
+    AddressType, AllocationChange, AllocationKey, ChangeKind, DeviceId, EndReason, MemoryKind, Pid,
+};
 use hashbrown::HashMap;
 
 /// Addresses for allocations without one: above those of devices, and exact in JavaScript numbers.

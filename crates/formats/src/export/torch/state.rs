@@ -3,10 +3,9 @@
 use std::io;
 
 use engine::analysis::MemoryScope;
-use engine::model::caching_allocator::{
-    AllocatorSettings, Block, BlockState, PoolSizeClass, Segment,
+use engine::model::{
+    AllocatorSettings, Block, BlockState, DeviceId, PoolSizeClass, Segment, SiteId,
 };
-use engine::model::ids::{DeviceId, SiteId};
 use hashbrown::HashMap;
 
 use super::pickle_writer::PickleWriter;

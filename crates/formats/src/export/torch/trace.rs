@@ -3,10 +3,9 @@
 use std::io;
 
 use engine::analysis::MemoryScope;
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{SiteId, StreamId};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Timestamp;
+use engine::model::{
+    AllocationChange, ChangeKind, EndReason, MemoryKind, SiteId, StreamId, Timestamp,
+};
 use hashbrown::{HashMap, HashSet};
 
 use super::pickle_writer::{PickleList, PickleWriter};

@@ -1,6 +1,6 @@
 //! Answers besides the objects of [`crate::report::live::json`], and events as incidents.
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

@@ -8,10 +8,10 @@ mod verdict;
 
 use std::sync::Arc;
 
-use engine::model::ids::{GpuId, SiteId};
-use engine::model::loss::LostDelta;
-use engine::model::stack::{CallStack, Frame, Language, SiteName, StackTable, UnknownReason};
-use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::model::{
+    Bytes, CallStack, Frame, GpuId, Language, LostDelta, Nanos, SiteId, SiteName, StackTable,
+    Timestamp, UnknownReason,
+};
 use engine::snapshot::{GpuView, LostTotals, SiteView, Snapshot, Uncertainty, Undecided};
 
 use crate::WallClock;

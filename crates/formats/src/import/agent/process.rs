@@ -2,19 +2,12 @@
 
 use std::sync::Arc;
 
-use engine::model::activity::{CopyDirection, LaunchTarget};
-use engine::model::container::{Container, ContainerRuntime, Pod};
-use engine::model::cuda_object::ObjectKind;
-use engine::model::ids::{
-    AddressType, AllocationKey, DeviceId, GpuId, GraphExecId, KernelId, Pid, ProcessKey, Tid,
+use engine::model::{
+    AddressType, AllocationKey, Bytes, CacheFragmentation, CallStack, Container, ContainerRuntime,
+    CopyDirection, DeviceId, FragmentationUnknown, GpuId, GraphExecId, KernelId, LaunchTarget,
+    MemoryKind, Nanos, ObjectKind, Pid, Pod, ProcessIdentity, ProcessKey, TensorsUnavailable, Tid,
+    Timestamp, TorchDeviceView, TorchView,
 };
-use engine::model::memory_kind::MemoryKind;
-use engine::model::program::ProcessIdentity;
-use engine::model::stack::CallStack;
-use engine::model::tensor::{
-    CacheFragmentation, FragmentationUnknown, TensorsUnavailable, TorchDeviceView, TorchView,
-};
-use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     ActivityView, AllocationView, CopyView, DeviceView, KernelView, KindView, ObjectView,
     ProcessEnd, ProcessView, SiteHistory, SiteKindView, SiteObjectView, SiteProcess, SiteView,

@@ -1,9 +1,6 @@
 //! Verdicts.
 
-use engine::model::cuda_object::ObjectKind;
-use engine::model::ids::{DeviceId, Pid, Tid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Nanos;
+use engine::model::{DeviceId, MemoryKind, Nanos, ObjectKind, Pid, Tid};
 use engine::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 use super::{Stacks, site_name};

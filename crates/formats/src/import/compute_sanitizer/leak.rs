@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{AddressType, AllocationKey, Pid, Tid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{Frame, FrameId, Language, UnknownReason};
-use engine::model::units::Timestamp;
+use engine::model::{
+    AddressType, AllocationChange, AllocationKey, ChangeKind, EndReason, Frame, FrameId, Language,
+    MemoryKind, Pid, Tid, Timestamp, UnknownReason,
+};
 use hashbrown::HashSet;
 
 use crate::import::{ImportSink, Warning};

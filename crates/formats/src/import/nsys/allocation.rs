@@ -1,7 +1,8 @@
 //! Live allocations, and the keys they are matched by.
 
-use engine::model::ids::{AddressType, AllocationKey, DeviceId, PoolId, SiteId, StreamId, Tid};
-use engine::model::memory_kind::MemoryKind;
+use engine::model::{
+    AddressType, AllocationKey, DeviceId, MemoryKind, PoolId, SiteId, StreamId, Tid,
+};
 
 /// Key that memory is matched by. Contexts and devices are not part of it: they differ in frees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

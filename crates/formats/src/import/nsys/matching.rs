@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{AllocationKey, DeviceId, PoolId, StreamId, Tid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Timestamp;
+use engine::model::{
+    AllocationChange, AllocationKey, ChangeKind, DeviceId, EndReason, MemoryKind, PoolId, StreamId,
+    Tid, Timestamp,
+};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 

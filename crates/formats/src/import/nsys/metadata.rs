@@ -1,8 +1,6 @@
 //! Metadata of the file: its producer, the meaning of its numbers, processes, GPUs and the clock.
 
-use engine::model::ids::{DeviceId, Pid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Timestamp;
+use engine::model::{DeviceId, MemoryKind, Pid, Timestamp};
 use hashbrown::HashMap;
 use rusqlite::Row;
 

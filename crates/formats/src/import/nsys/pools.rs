@@ -1,8 +1,6 @@
 //! Sizes of pools. Only the last state of each is reported: it is the one at the end of the file.
 
-use engine::model::caching_allocator::PoolTotals;
-use engine::model::ids::{DeviceId, Pid};
-use engine::model::units::Timestamp;
+use engine::model::{DeviceId, Pid, PoolTotals, Timestamp};
 use hashbrown::HashMap;
 
 use super::processes::Processes;

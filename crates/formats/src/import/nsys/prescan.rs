@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 
-use engine::model::memory_kind::MemoryKind;
+use engine::model::MemoryKind;
 
 use super::metadata::{EnumTables, MemoryOperation};
 use super::processes::Processes;

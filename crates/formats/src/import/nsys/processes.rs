@@ -1,6 +1,6 @@
 //! Processes with memory events, numbered from 0.
 
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use hashbrown::HashMap;
 
 use super::metadata;

@@ -8,7 +8,7 @@
 //! the geometric mean of the sums of squares, 1 for the same shape and 0 for no relation. The best
 //! shift is searched in coarse bins first, and then around it in finer ones.
 
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 
 use super::GpuSeries;
 

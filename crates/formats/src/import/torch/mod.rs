@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 
 use self::pickle::byte_window::ByteWindow;
 use self::pickle::error::{ReadError, ReadErrorKind};

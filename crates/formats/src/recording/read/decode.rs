@@ -2,15 +2,11 @@
 
 use std::collections::HashMap;
 
-use engine::model::activity::GpuActivity;
-use engine::model::cuda_object::{ObjectCall, ObjectKind};
-use engine::model::event::{
-    ContextCall, Event, EventKind, FailedCall, GraphCall, LostDelta, PoolCall, SiteFrames, VmmCall,
+use engine::model::{
+    ContextCall, Event, EventKind, FailedCall, Frame, FunctionId, GpuActivity, GpuId, GraphCall,
+    LostDelta, ObjectCall, ObjectKind, Pid, PoolCall, SiteFrames, TensorEvent, TensorOp,
+    TensorTracking, Tid, Timestamp, UnknownReason, VmmCall,
 };
-use engine::model::ids::{FunctionId, GpuId, Pid, Tid};
-use engine::model::stack::{Frame, UnknownReason};
-use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
-use engine::model::units::Timestamp;
 
 use super::super::function_table::{FunctionLookup, FunctionTable};
 use super::super::rows::{CallRow, CellValue};

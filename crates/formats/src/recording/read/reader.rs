@@ -13,7 +13,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::read_record_batch;
 use arrow_schema::{ArrowError, SchemaRef};
-use engine::model::stack::Frame;
+use engine::model::Frame;
 
 use super::super::function_table::{FunctionLookup, FunctionTable};
 use super::super::schema::Column;

@@ -1,9 +1,8 @@
 //! Encoding of events as rows.
 
-use engine::model::event::{Event, EventKind, FailedCall, LostDelta};
-use engine::model::ids::FunctionId;
-use engine::model::stack::Frame;
-use engine::model::tensor::{TensorEvent, TensorTracking};
+use engine::model::{
+    Event, EventKind, FailedCall, Frame, FunctionId, LostDelta, TensorEvent, TensorTracking,
+};
 
 use super::super::rows::{CallRow, CellValue};
 use super::super::schema::Column;

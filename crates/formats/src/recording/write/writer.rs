@@ -7,9 +7,7 @@ use std::io::{self, Write};
 use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_ipc::{CompressionType, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
-use engine::model::event::{Event, EventKind};
-use engine::model::stack::Frame;
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{Event, EventKind, Frame, Nanos, Timestamp};
 
 use super::super::schema::{Column, schema};
 use super::batch_builder::BatchBuilder;

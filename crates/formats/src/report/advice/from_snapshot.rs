@@ -3,9 +3,7 @@
 use std::fs;
 
 use engine::advice::{AdviceInput, advise};
-use engine::model::device_holder::DeviceHolder;
-use engine::model::ids::{GpuId, Pid};
-use engine::model::units::Nanos;
+use engine::model::{DeviceHolder, GpuId, Nanos, Pid};
 use engine::oom::OomCause;
 use engine::snapshot::{ProcessView, Snapshot};
 

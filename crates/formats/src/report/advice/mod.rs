@@ -12,8 +12,7 @@ pub use text::write;
 use std::collections::BTreeMap;
 
 use engine::advice::{AdviceStep, SuggestedCommand};
-use engine::model::ids::GpuId;
-use engine::model::units::Bytes;
+use engine::model::{Bytes, GpuId};
 use engine::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 

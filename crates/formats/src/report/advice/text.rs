@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use super::{AdviceReport, GpuAdvice, MAX_SENTENCE_CHARS, NeedResult, StepJson};
 use crate::report::live::text::TextStyle;

@@ -1,7 +1,6 @@
 //! Structure of a report before rendering: lines, tables and charts.
 
-use engine::model::ids::Pid;
-use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::model::{Bytes, Nanos, Pid, Timestamp};
 
 /// A report for readers.
 #[derive(Clone, PartialEq, Debug, Default)]

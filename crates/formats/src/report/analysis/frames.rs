@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use engine::model::ids::SiteId;
-use engine::model::stack::{CallStack, Frame, StackTable};
+use engine::model::{CallStack, Frame, SiteId, StackTable};
 
 use super::Cell;
 

@@ -16,9 +16,7 @@ use engine::analysis::peak::Peak;
 use engine::analysis::summary::SummaryReport;
 use engine::analysis::usage::UsageReport;
 use engine::analysis::{MemoryScope, is_host};
-use engine::model::ids::{DeviceId, Pid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Timestamp;
+use engine::model::{DeviceId, MemoryKind, Pid, Timestamp};
 use engine::view::View;
 
 use super::live::text::TextStyle;

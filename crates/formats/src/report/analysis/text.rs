@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::units::{Bytes, Timestamp};
+use engine::model::{Bytes, Timestamp};
 
 use super::document::{AsciiChart, Cell, Document, Line, Section, Table};
 use crate::report::live::text::TextStyle;

@@ -1,6 +1,6 @@
 //! Layout of a chart.
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use super::scene::{Paint, Scene, Shape, TextAnchor};
 use super::{Chart, Panel, glyphs, ticks};

@@ -15,8 +15,7 @@ use std::io::{self, Write};
 
 use engine::analysis::bands::{Band, BandScanResult, BandSeries};
 use engine::headline::UNKNOWN_LIBRARY;
-use engine::model::ids::SiteId;
-use engine::model::units::Timestamp;
+use engine::model::{SiteId, Timestamp};
 
 use super::analysis::{AnalyzedFile, OverlaySeries};
 use super::view::stack_location;

@@ -7,7 +7,7 @@ pub use text::write;
 
 use std::collections::BTreeMap;
 
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use engine::snapshot::{ObjectCostView, ProcessView, Snapshot};
 use engine::view::{ExplainedPart, Explanation, PartCause};
 use serde::{Deserialize, Serialize};

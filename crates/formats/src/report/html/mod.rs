@@ -23,7 +23,7 @@ use engine::analysis::largest::LargestAllocations;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::summary::SummaryReport;
 use engine::analysis::usage::UsageReport;
-use engine::model::ids::SiteId;
+use engine::model::SiteId;
 
 use super::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
 use crate::export::escape;

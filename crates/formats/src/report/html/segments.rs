@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use engine::model::caching_allocator::{BlockState, PoolSizeClass, Segment};
+use engine::model::{BlockState, PoolSizeClass, Segment};
 use serde_json::{Value, json};
 
 use super::HtmlReport;

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use engine::model::ids::SiteId;
-use engine::model::stack::{CallStack, Frame, Language, StackTable};
+use engine::model::{CallStack, Frame, Language, SiteId, StackTable};
 use serde_json::{Value, json};
 
 use super::packed_data::NumberPacker;

@@ -4,10 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use engine::model::holder::Holder;
-use engine::model::ids::GpuId;
-use engine::model::stack::{Frame, SiteName};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, Frame, GpuId, Holder, SiteName};
 use engine::oom::{MemoryBreakdown, OomDiagnosis, RequestedResource};
 use engine::snapshot::ProcessView;
 use serde_json::Value;

@@ -10,10 +10,9 @@ pub use json::{
 };
 pub use text::{write as write_text, write_redacted};
 
-use engine::model::holder::Holder;
-use engine::model::ids::{DeviceId, GpuId, Pid, Tid};
-use engine::model::stack::{CallStack, SiteName};
-use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::model::{
+    Bytes, CallStack, DeviceId, GpuId, Holder, Nanos, Pid, SiteName, Tid, Timestamp,
+};
 use engine::oom::{OomDiagnosis, RequestedResource};
 use engine::snapshot::Snapshot;
 

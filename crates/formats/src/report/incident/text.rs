@@ -2,9 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::holder::{Holder, HolderSite};
-use engine::model::stack::{CallStack, SiteName};
-use engine::model::units::{Bytes, Nanos};
+use engine::model::{Bytes, CallStack, Holder, HolderSite, Nanos, SiteName};
 use engine::oom::{OomCause, RequestedResource};
 
 use super::{FailedRequest, IncidentReport, RECORDING_FILE, Trigger};

@@ -1,6 +1,6 @@
 //! Launches and copies as JSON. The names are a contract: fields are added, never renamed.
 
-use engine::model::activity::{LaunchShape, LaunchTarget};
+use engine::model::{LaunchShape, LaunchTarget};
 use engine::snapshot::{ActivityView, CopyView, KernelView, ProcessView, Snapshot};
 use serde::Deserialize;
 

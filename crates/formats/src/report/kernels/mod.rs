@@ -3,8 +3,7 @@
 pub mod json;
 pub mod text;
 
-use engine::model::activity::{LaunchTarget, UnnamedReason, bandwidth_of};
-use engine::model::units::Nanos;
+use engine::model::{LaunchTarget, Nanos, UnnamedReason, bandwidth_of};
 use engine::snapshot::{CopyView, KernelView, Snapshot};
 
 use crate::kernel_name::KernelName;

@@ -2,9 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::activity::LaunchShape;
-use engine::model::cuda_error::result_name;
-use engine::model::units::Bytes;
+use engine::model::{Bytes, LaunchShape, result_name};
 use engine::snapshot::{ActivityView, KernelView, ProcessView, Snapshot};
 
 use super::super::live::text::{TextStyle, capture_ended};

@@ -1,6 +1,6 @@
 //! Live allocations of one site.
 
-use engine::model::ids::AddressType;
+use engine::model::AddressType;
 use engine::snapshot::{AllocationView, ThreadView};
 
 use super::ColumnSpec;

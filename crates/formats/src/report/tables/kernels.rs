@@ -1,6 +1,6 @@
 //! Kernel launches and copies.
 
-use engine::model::units::Nanos;
+use engine::model::Nanos;
 use engine::snapshot::{CopyView, KernelView};
 use engine::view::ProcessRow;
 

@@ -1,6 +1,6 @@
 //! Processes.
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use engine::view::{GroupTotals, ProcessRow, View};
 
 use super::{ColumnSpec, sparkline};

@@ -1,7 +1,6 @@
 //! Sites of one process, and of tensors of all processes.
 
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::{Bytes, Timestamp};
+use engine::model::{Bytes, MemoryKind, Timestamp};
 use engine::snapshot::SiteView;
 use engine::verdict::{Resource, SiteVerdict};
 

@@ -1,6 +1,6 @@
 //! A call stack: the program's frames first, frames of libraries folded.
 
-use engine::model::stack::{CallStack, Frame};
+use engine::model::{CallStack, Frame};
 
 use crate::report::analysis::frames;
 use crate::report::view::fold_phrase;

@@ -1,6 +1,6 @@
 //! Caching allocators: what PyTorch holds and uses, by process and device.
 
-use engine::model::tensor::{TorchDeviceView, TorchView};
+use engine::model::{TorchDeviceView, TorchView};
 use engine::view::ProcessRow;
 
 use super::{ColumnSpec, percent};

@@ -1,8 +1,7 @@
 //! Verdicts and anomalies as JSON.
 
 use engine::leak::advise;
-use engine::model::ids::Tid;
-use engine::model::stack::CallStack;
+use engine::model::{CallStack, Tid};
 use engine::verdict::{Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict};
 use serde_json::Value;
 

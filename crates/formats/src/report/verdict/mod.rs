@@ -2,10 +2,7 @@
 
 pub mod json;
 
-use engine::model::cuda_object::ObjectKind;
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{CallStack, SiteName};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, CallStack, MemoryKind, ObjectKind, SiteName};
 use engine::verdict::{
     Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict, Verdict,
 };

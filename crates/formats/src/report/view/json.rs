@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::model::ids::Pid;
-use engine::model::units::Nanos;
+use engine::model::{Nanos, Pid};
 use engine::snapshot::LibraryView;
 use engine::view::{
     GpuRow, GroupRow, Grouping, Leak, LeakPart, LeakResource, NotFreedRow, Note, ProcessRow, View,

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::stack::{CallStack, Frame};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, CallStack, Frame};
 use engine::verdict::SiteVerdict;
 use engine::view::{Leak, View};
 

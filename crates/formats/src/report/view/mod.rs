@@ -22,9 +22,7 @@ pub use table::{shorten, wrap};
 pub use text::verdict_line;
 pub use units::{compact_size, duration_words};
 
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{CallStack, Frame, Language, SiteName};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, CallStack, Frame, Language, MemoryKind, SiteName};
 use engine::view::{GpuFacts, Leak, LeakResource};
 
 use super::analysis::frames::{self, base};

@@ -1,6 +1,6 @@
 //! Notes on the accuracy of a view.
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use engine::snapshot::LostTotals;
 use engine::view::Note;
 

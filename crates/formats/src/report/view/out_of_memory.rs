@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::memory_kind::MemoryKind;
+use engine::model::MemoryKind;
 use engine::snapshot::OutOfMemory;
 
 use super::leak_details::write_stack;

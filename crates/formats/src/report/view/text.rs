@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::model::{Bytes, Nanos, Timestamp};
 use engine::view::{GpuRow, ProcessRow, ProcessState, View};
 
 use super::table;

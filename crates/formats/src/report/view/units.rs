@@ -1,6 +1,6 @@
 //! Short forms of sizes, counts and times for tables.
 
-use engine::model::units::Nanos;
+use engine::model::Nanos;
 
 const UNITS: [(u64, &str); 5] =
     [(1 << 50, "P"), (1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];

@@ -5,9 +5,7 @@
 //! from then on it is in doubt, until a call frees it. If it is unknown which context ended, all
 //! memory that ends with a context is in doubt.
 
-use crate::model::change::EndReason;
-use crate::model::ids::AddressType;
-use crate::model::units::Timestamp;
+use crate::model::{AddressType, EndReason, Timestamp};
 
 use super::super::super::memory::allocation::{AllocationEntry, NIL};
 use super::super::super::memory::totals::ByteSum;

@@ -1,8 +1,6 @@
 //! Effects of contexts on the memory of a process: its device, and frees without a call.
 
-use crate::model::event::{ContextCall, Event};
-use crate::model::ids::{ContextId, DeviceId};
-use crate::model::units::Timestamp;
+use crate::model::{ContextCall, ContextId, DeviceId, Event, Timestamp};
 
 use super::super::super::memory::allocation::{AllocationEntry, Slot};
 use super::super::super::memory::totals::ByteSum;

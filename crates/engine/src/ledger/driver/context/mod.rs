@@ -7,8 +7,7 @@ mod reused;
 
 use hashbrown::HashMap;
 
-use crate::model::ids::{ContextId, DeviceId};
-use crate::model::units::Timestamp;
+use crate::model::{ContextId, DeviceId, Timestamp};
 
 use super::super::memory::allocation::AllocationEntry;
 use super::reuse::existed;

@@ -1,8 +1,7 @@
 //! Contexts whose handle was used again before the call that destroyed them returned. Their memory
 //! seemed to end with the reuse; once the call is known, it may have ended at its entry.
 
-use crate::model::ids::{ContextId, DeviceId};
-use crate::model::units::Timestamp;
+use crate::model::{ContextId, DeviceId, Timestamp};
 
 use super::super::reuse::existed;
 

@@ -3,12 +3,10 @@
 use std::io::Read;
 
 use engine::ledger::Ledger;
-use engine::model::event::{
-    Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames,
+use engine::model::{
+    Allocate, AllocationKey, DeviceId, Event, EventKind, Frame, Free, FreeFunction, Pid,
+    ProcessInfo, SiteFrames, SiteId, Tid, Timestamp,
 };
-use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use engine::model::stack::Frame;
-use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
 use prost::Message;
 

@@ -1,8 +1,7 @@
 //! API calls of allocations: the thread, and the call chain or at least the function name. There
 //! are far more calls than allocations, so only calls that an allocation refers to are kept.
 
-use engine::model::ids::{SiteId, Tid};
-use engine::model::stack::{Frame, Language};
+use engine::model::{Frame, Language, SiteId, Tid};
 use hashbrown::HashMap;
 
 use super::super::processes::Processes;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::model::ids::SiteId;
-use engine::model::stack::{Frame, FrameId, Language, UnknownReason};
+use engine::model::{Frame, FrameId, Language, SiteId, UnknownReason};
 use hashbrown::HashMap;
 
 use super::super::sqlite::database::Database;

@@ -1,9 +1,7 @@
 //! One trace and the state at its end: of a device, or of the host.
 
 use engine::model::caching_allocator;
-use engine::model::caching_allocator::{BlockState, CachePool, PoolSizeClass};
-use engine::model::ids::{DeviceId, SiteId, StreamId};
-use engine::model::memory_kind::MemoryKind;
+use engine::model::{BlockState, CachePool, DeviceId, MemoryKind, PoolSizeClass, SiteId, StreamId};
 use std::collections::BTreeMap;
 
 use super::super::pickle::value::{RunItem, Value, ValueRun};

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::model::caching_allocator::AllocatorSettings;
+use engine::model::AllocatorSettings;
 
 /// Requests up to this size have separate segments.
 pub(crate) const SMALL_BLOCK_BYTES: u64 = 1 << 20;

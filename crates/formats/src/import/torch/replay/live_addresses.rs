@@ -1,8 +1,7 @@
 //! Addresses that are live in any trace. A process has one block at an address; in a damaged file
 //! the traces of two devices can both have one there.
 
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::AllocationKey;
+use engine::model::{AllocationChange, AllocationKey, ChangeKind, EndReason};
 use hashbrown::HashMap;
 
 /// The live allocation at each address, with the number of its trace.

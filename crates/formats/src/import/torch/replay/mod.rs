@@ -7,11 +7,10 @@ pub(super) mod live_addresses;
 pub(super) mod pairs;
 pub(super) mod range_map;
 
-use engine::model::caching_allocator::{AllocatorSettings, AllocatorStats, BlockState};
-use engine::model::change::{AllocationChange, ChangeKind, EndReason};
-use engine::model::ids::{AddressType, AllocationKey, Pid, SiteId, StreamId, Tid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::{Bytes, Timestamp};
+use engine::model::{
+    AddressType, AllocationChange, AllocationKey, AllocatorSettings, AllocatorStats, BlockState,
+    Bytes, ChangeKind, EndReason, MemoryKind, Pid, SiteId, StreamId, Tid, Timestamp,
+};
 use hashbrown::HashMap;
 
 use super::replay::device_trace::{DeviceTrace, site};

@@ -1,7 +1,7 @@
 //! Pairs of allocations and frees, and blocks that are older than the trace. Entries store the
 //! index of their partner, so that replaying needs no search.
 
-use engine::model::caching_allocator::Block;
+use engine::model::Block;
 use hashbrown::HashMap;
 
 use super::super::snapshot::trace_entries::{

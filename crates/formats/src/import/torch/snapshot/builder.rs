@@ -1,9 +1,7 @@
 //! Interpretation of a snapshot's dictionaries, lists and tuples. Each is identified by its keys,
 //! and converted at once.
 
-use engine::model::caching_allocator::AllocatorSettings;
-use engine::model::ids::SiteId;
-use engine::model::stack::FrameId;
+use engine::model::{AllocatorSettings, FrameId, SiteId};
 
 use super::super::pickle::memo::Memo;
 use super::super::pickle::strings::{KnownString, StringTable};

@@ -1,6 +1,6 @@
 //! State at the snapshot: segments, blocks, settings, and the outermost dictionary.
 
-use engine::model::caching_allocator::{BlockState, PoolSizeClass};
+use engine::model::{BlockState, PoolSizeClass};
 
 use super::super::pickle::strings::KnownString;
 use super::super::pickle::value::{RunItem, Value, ValueRun};

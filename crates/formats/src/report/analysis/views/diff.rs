@@ -1,7 +1,7 @@
 //! Comparison of two files.
 
 use engine::analysis::diff::{DiffRow, DiffSide, Trend};
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{DiffView, frames};

@@ -1,9 +1,7 @@
 //! Fragmentation of caches and pools: reserved memory that cannot be used.
 
 use engine::analysis::fragmentation::{self, FitResult, PoolFragmentation, PoolOwner};
-use engine::model::caching_allocator::{CachePool, PoolSizeClass};
-use engine::model::ids::{DeviceId, Pid};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, CachePool, DeviceId, Pid, PoolSizeClass};
 use engine::snapshot::ProcessView;
 use serde::Serialize;
 

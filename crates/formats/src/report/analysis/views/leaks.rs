@@ -3,8 +3,7 @@
 
 use engine::analysis::Amount;
 use engine::analysis::leaks::{LeakGroup, LeakReport};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::{Bytes, Nanos};
+use engine::model::{Bytes, MemoryKind, Nanos};
 use engine::verdict::{Anomaly, AnomalyKind, Evidence, SiteVerdict};
 
 use super::super::document::{Cell, Document, Line, Section, Table, table};

@@ -8,7 +8,7 @@ use engine::analysis::Amount;
 use engine::analysis::groups::Group;
 use engine::analysis::summary::SummaryReport;
 use engine::headline::UNKNOWN_LIBRARY;
-use engine::model::ids::Pid;
+use engine::model::Pid;
 
 use super::super::AnalyzedFile;
 use super::super::document::{Cell, Document, Line, Section, Table};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use engine::analysis::peak::{GroupAtPeak, Peak};
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section};
 use super::super::{AnalyzedFile, device, frames, tsv};

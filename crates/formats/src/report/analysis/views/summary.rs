@@ -6,7 +6,7 @@ use engine::analysis::groups::Group;
 use engine::analysis::peak::Peak;
 use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
 use engine::analysis::{Amount, is_host};
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, device, frames, location};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use engine::analysis::usage::{UsageReport, UsageSeries};
-use engine::model::units::{Bytes, Timestamp};
+use engine::model::{Bytes, Timestamp};
 
 use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section};
 use super::super::{AnalyzedFile, OverlaySeries, device, location, tsv};

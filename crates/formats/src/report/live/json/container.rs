@@ -1,6 +1,6 @@
 //! Container of a process as JSON.
 
-use engine::model::container::{Container, Pod};
+use engine::model::{Container, Pod};
 
 use crate::report::json_objects::{Word, json_objects};
 use crate::sanitize::sanitized;

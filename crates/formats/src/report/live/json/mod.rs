@@ -9,9 +9,7 @@ mod torch;
 
 use std::collections::BTreeMap;
 
-use engine::model::cuda_error::result_name;
-use engine::model::ids::GpuId;
-use engine::model::units::Bytes;
+use engine::model::{Bytes, GpuId, result_name};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, PoolView, ProcessEnd,
     ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,

@@ -1,7 +1,6 @@
 //! Out-of-memory errors as JSON.
 
-use engine::model::ids::Pid;
-use engine::model::units::Bytes;
+use engine::model::{Bytes, Pid};
 use engine::snapshot::OutOfMemory;
 
 use super::GpuJson;

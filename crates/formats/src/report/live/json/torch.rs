@@ -1,6 +1,6 @@
 //! PyTorch's cache as JSON.
 
-use engine::model::tensor::{TorchDeviceView, TorchView};
+use engine::model::{TorchDeviceView, TorchView};
 
 use crate::export::ReportContext;
 use crate::report::json_objects::{Word, json_objects};

@@ -1,7 +1,6 @@
 //! Container of a process as one line.
 
-use engine::model::container::{Container, Pod};
-use engine::model::ids::Pid;
+use engine::model::{Container, Pid, Pod};
 
 use crate::sanitize::sanitize;
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::cuda_object::ObjectKind;
+use engine::model::ObjectKind;
 use engine::snapshot::Snapshot;
 use engine::view::{GroupRow, Grouping, View};
 

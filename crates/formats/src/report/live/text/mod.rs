@@ -10,10 +10,7 @@ mod usage;
 
 use std::io::{self, Write};
 
-use engine::model::cuda_error::result_name;
-use engine::model::ids::DeviceId;
-use engine::model::memory_kind::{MemoryKind, MemoryLayer};
-use engine::model::units::{Bytes, Nanos};
+use engine::model::{Bytes, DeviceId, MemoryKind, MemoryLayer, Nanos, result_name};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, PoolView, ProcessView, Snapshot, ThreadView, Uncertainty,
 };

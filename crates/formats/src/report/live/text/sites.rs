@@ -2,9 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::{CallStack, SiteName};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, CallStack, MemoryKind, SiteName};
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 
 use super::{TextStyle, format_count, format_duration, objects, usage};

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::tensor::{TensorsUnavailable, TorchDeviceView, TorchView};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, TensorsUnavailable, TorchDeviceView, TorchView};
 
 use super::TextStyle;
 use crate::report::view::wrap;

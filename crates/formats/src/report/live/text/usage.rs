@@ -1,8 +1,7 @@
 //! Phrases for live memory. Each class of memory has its own sum: bytes of device memory and of
 //! host memory are never added.
 
-use engine::model::memory_kind::{MemoryKind, MemoryLayer};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, MemoryKind, MemoryLayer};
 use engine::snapshot::KindView;
 
 /// The classes, each with the prefix of its sum. Device memory and tensors have no prefix: reports

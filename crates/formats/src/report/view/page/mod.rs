@@ -8,7 +8,7 @@ pub use crate::report::tables::ColumnSpec as PageColumn;
 pub use leaks::{LEAK_COLUMNS, LeakDetails, LeakItem};
 pub use sites::{SITE_COLUMNS, SiteDetails, SiteItem, site_location};
 
-use engine::model::stack::CallStack;
+use engine::model::CallStack;
 use engine::view::{GpuRow, ProcessRow, View};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Allocation sites: one row each, and the call stack of a site on request.
 
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use engine::snapshot::{SiteView, Snapshot};
 use engine::verdict::SiteVerdict;
 use serde::Serialize;
