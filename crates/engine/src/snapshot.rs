@@ -334,7 +334,7 @@ pub struct FailedCallCount {
 }
 
 /// Memory of one process on one device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceView {
     /// Device ordinal in the process.
     pub device: Option<DeviceId>,

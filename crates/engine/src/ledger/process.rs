@@ -53,7 +53,7 @@ pub(super) struct CallCounts {
 const MAX_RENAMES: u8 = 8;
 
 /// One process; after an exec, one exec generation of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) key: ProcessKey,
     pub(super) uid: Option<u32>,
@@ -128,43 +128,13 @@ impl Process {
             key: ProcessKey { pid, start: info.start },
             uid: Some(info.uid),
             name: info.name.clone(),
-            rename_count: 0,
-            identity: ProcessIdentity::default(),
-            container: None,
             before_trace: info.before_trace,
-            no_calls_since_exec: false,
-            ended: None,
-            allocations: Allocations::default(),
-            threads: Threads::default(),
             totals: Totals::new(at),
-            counts: CallCounts::default(),
-            failures: HashMap::new(),
-            pending_frees: PendingFrees::default(),
             call: (at, at),
-            losses: Losses::default(),
             contexts: Contexts::new(!info.before_trace),
-            context_ends: ContextEnds::default(),
-            physical: PhysicalMemory::default(),
-            pools: Pools::default(),
-            graphs: Graphs::default(),
-            devices: Devices::default(),
-            api_misuse: ApiMisuse::default(),
-            freed: RecentFrees::default(),
-            unowned: false,
-            reopened: Counts::default(),
-            observer: None,
-            unannounced: false,
-            activity: None,
-            activity_view: None,
             start: at,
-            objects: ObjectTable::default(),
-            overhead: Overhead::default(),
             sites: SiteTable::starting_at(at),
-            torch: None,
-            kept_by: HashMap::new(),
-            anomaly_log: Box::default(),
-            live_trend: UsageTrend::default(),
-            driver_trend: UsageTrend::default(),
+            ..Self::default()
         }
     }
 

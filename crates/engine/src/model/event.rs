@@ -215,185 +215,76 @@ pub enum MemoryLocation {
 /// Calls of the virtual memory management API. Physical memory is created by `Create` and freed
 /// when its last reference is released *and* its last mapping is removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum VmmCall {
-    /// `cuMemCreate`.
-    Create {
-        /// The new handle, with one reference.
-        handle: PhysicalHandleId,
-        /// Size.
-        bytes: u64,
-        /// Location.
-        location: MemoryLocation,
-        /// Allocation site.
-        site: Option<SiteId>,
-    },
-    /// `cuMemImportFromShareableHandle`: memory of another process. Its size becomes known when it
-    /// is mapped.
-    Import {
-        /// The new handle, with one reference.
-        handle: PhysicalHandleId,
-    },
-    /// `cuMulticastCreate`: a handle without memory.
-    Multicast {
-        /// The new handle, with one reference.
-        handle: PhysicalHandleId,
-    },
-    /// `cuMemRetainAllocationHandle`: adds a reference to the memory mapped at an address.
-    Retain {
-        /// Handle that the call returned.
-        handle: PhysicalHandleId,
-    },
+    /// `cuMemCreate`: the new handle has one reference.
+    Create { handle: PhysicalHandleId, bytes: u64, location: MemoryLocation, site: Option<SiteId> },
+    /// `cuMemImportFromShareableHandle`: memory of another process, with one reference. Its size
+    /// becomes known when it is mapped.
+    Import { handle: PhysicalHandleId },
+    /// `cuMulticastCreate`: a handle without memory, with one reference.
+    Multicast { handle: PhysicalHandleId },
+    /// `cuMemRetainAllocationHandle`: adds a reference to the memory mapped at an address, whose
+    /// handle it returns.
+    Retain { handle: PhysicalHandleId },
     /// `cuMemRelease`: drops a reference.
-    Release {
-        /// Handle.
-        handle: PhysicalHandleId,
-    },
+    Release { handle: PhysicalHandleId },
     /// `cuMemMap`.
-    Map {
-        /// Target address.
-        address: u64,
-        /// Size of the mapping.
-        bytes: u64,
-        /// Physical memory.
-        handle: PhysicalHandleId,
-    },
+    Map { address: u64, bytes: u64, handle: PhysicalHandleId },
     /// `cuMemUnmap`: removes all mappings inside the range.
-    Unmap {
-        /// Start of the range.
-        address: u64,
-        /// Size of the range.
-        bytes: u64,
-    },
-    /// `cuMemAddressReserve`: reserves addresses, does not allocate memory.
-    Reserve {
-        /// Start of the range.
-        address: u64,
-        /// Size of the range.
-        bytes: u64,
-    },
-    /// `cuMemAddressFree`.
-    Unreserve {
-        /// Start of the range.
-        address: u64,
-        /// Size of the range.
-        bytes: u64,
-    },
+    Unmap { address: u64, bytes: u64 },
+    /// `cuMemAddressReserve`: reserves a range of addresses, does not allocate memory.
+    Reserve { address: u64, bytes: u64 },
+    /// `cuMemAddressFree`: ends the reservation of a range.
+    Unreserve { address: u64, bytes: u64 },
 }
 
 /// Calls on memory pools. The *used* bytes of a pool are the sum of its live stream-ordered
 /// allocations. The *reserved* bytes are known only to the driver, and seen when a program queries
 /// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum PoolCall {
-    /// `cuMemPoolCreate`, or an import of another process's pool.
-    Created {
-        /// Pool.
-        pool: PoolId,
-        /// Location of its memory; `None` if the call does not say (imports).
-        location: Option<MemoryLocation>,
-    },
+    /// `cuMemPoolCreate`, or an import of another process's pool, which does not have a location.
+    Created { pool: PoolId, location: Option<MemoryLocation> },
     /// `cuMemPoolDestroy`: the pool stays until its last allocation is freed.
-    Destroyed {
-        /// Pool.
-        pool: PoolId,
-    },
-    /// `cuMemPoolTrimTo`.
-    Trimmed {
-        /// Pool.
-        pool: PoolId,
-        /// Bytes that it may keep.
-        keep: u64,
-    },
+    Destroyed { pool: PoolId },
+    /// `cuMemPoolTrimTo`: the pool may keep this number of bytes.
+    Trimmed { pool: PoolId, keep: u64 },
     /// `cuMemPoolGetAttribute` returned the reserved size of the pool.
-    ReservedReported {
-        /// Pool.
-        pool: PoolId,
-        /// Reserved size.
-        bytes: u64,
-    },
+    ReservedReported { pool: PoolId, bytes: u64 },
     /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`, `cuDeviceSetMemPool`: a pool of a device.
     /// If it was not created by the program, or is not the current pool, it is the default pool.
-    OfDevice {
-        /// Pool.
-        pool: PoolId,
-        /// Device.
-        device: DeviceId,
-        /// Whether `cuMemAllocAsync` allocates from it from now on.
-        current: bool,
-    },
+    /// `cuMemAllocAsync` allocates from the current pool.
+    OfDevice { pool: PoolId, device: DeviceId, current: bool },
 }
 
 /// Calls on graphs with memory nodes, and on stream capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum GraphCall {
-    /// `cuStreamBeginCapture`: calls on the stream become nodes, of `graph` if there is one.
-    CaptureBegan {
-        /// Stream.
-        stream: StreamId,
-        /// Graph of `cuStreamBeginCaptureToGraph`.
-        graph: Option<GraphId>,
-    },
+    /// `cuStreamBeginCapture`: calls on the stream become nodes, of the graph of
+    /// `cuStreamBeginCaptureToGraph` if there is one.
+    CaptureBegan { stream: StreamId, graph: Option<GraphId> },
     /// `cuStreamEndCapture`: the nodes belong to this graph. Failed captures return no graph.
-    CaptureEnded {
-        /// Stream.
-        stream: StreamId,
-        /// New graph.
-        graph: Option<GraphId>,
-    },
+    CaptureEnded { stream: StreamId, graph: Option<GraphId> },
     /// `cuGraphAddMemAllocNode`: reserves an address, does not allocate yet.
-    AllocNode {
-        /// Graph.
-        graph: GraphId,
-        /// Address that the node will allocate.
-        address: u64,
-        /// Size.
-        bytes: u64,
-        /// Location.
-        location: MemoryLocation,
-    },
+    AllocNode { graph: GraphId, address: u64, bytes: u64, location: MemoryLocation },
     /// `cuGraphAddMemFreeNode`.
-    FreeNode {
-        /// Graph.
-        graph: GraphId,
-        /// Address that it frees.
-        address: u64,
-    },
-    /// `cuGraphInstantiate`.
-    Instantiated {
-        /// Graph exec.
-        exec: GraphExecId,
-        /// Its graph.
-        graph: GraphId,
-        /// Each launch first frees what the previous launch left allocated (flag 1).
-        frees_before_launch: bool,
-    },
+    FreeNode { graph: GraphId, address: u64 },
+    /// `cuGraphInstantiate`. With flag 1, each launch first frees what the previous one left
+    /// allocated.
+    Instantiated { exec: GraphExecId, graph: GraphId, frees_before_launch: bool },
     /// `cuGraphLaunch`: memory that the graph allocates and does not free is live from now on.
-    Launched {
-        /// Graph exec.
-        exec: GraphExecId,
-    },
+    Launched { exec: GraphExecId },
     /// `cuGraphExecDestroy`.
-    ExecDestroyed {
-        /// Graph exec.
-        exec: GraphExecId,
-    },
+    ExecDestroyed { exec: GraphExecId },
     /// `cuGraphDestroy`.
-    GraphDestroyed {
-        /// Graph.
-        graph: GraphId,
-    },
+    GraphDestroyed { graph: GraphId },
     /// `cuDeviceGetGraphMemAttribute` returned the memory that graphs reserve on a device.
-    ReservedReported {
-        /// Device.
-        device: DeviceId,
-        /// Reserved size.
-        bytes: u64,
-    },
+    ReservedReported { device: DeviceId, bytes: u64 },
     /// `cuDeviceGraphMemTrim`: returns memory that no graph uses to the device.
-    Trimmed {
-        /// Device.
-        device: DeviceId,
-    },
+    Trimmed { device: DeviceId },
 }
 
 /// A driver call that returned an error.
@@ -426,41 +317,18 @@ pub const INVALID_HANDLE: i32 = 400;
 
 /// Calls on contexts, which determine the device of an allocation and limit its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum ContextCall {
     /// `cuCtxCreate`: creates a context that is not a primary context.
-    Created {
-        /// New context.
-        context: ContextId,
-        /// Its device.
-        device: DeviceId,
-    },
+    Created { context: ContextId, device: DeviceId },
     /// `cuCtxDestroy`: frees all its memory at once.
-    Destroyed {
-        /// Context.
-        context: ContextId,
-    },
+    Destroyed { context: ContextId },
     /// `cuDevicePrimaryCtxRetain`: adds a user of the device's primary context.
-    PrimaryRetained {
-        /// Primary context.
-        context: ContextId,
-        /// Its device.
-        device: DeviceId,
-    },
+    PrimaryRetained { context: ContextId, device: DeviceId },
     /// `cuDevicePrimaryCtxRelease`: drops a user; with the last one, all its memory is freed.
-    PrimaryReleased {
-        /// Device.
-        device: DeviceId,
-    },
+    PrimaryReleased { device: DeviceId },
     /// `cuDevicePrimaryCtxReset`: frees all its memory at once, regardless of users.
-    PrimaryReset {
-        /// Device.
-        device: DeviceId,
-    },
+    PrimaryReset { device: DeviceId },
     /// A context query returned the device of a context created before tracing began.
-    Learned {
-        /// Context.
-        context: ContextId,
-        /// Its device.
-        device: DeviceId,
-    },
+    Learned { context: ContextId, device: DeviceId },
 }

@@ -7,7 +7,7 @@ use crate::model::{
 };
 
 /// GPU activity of one process since it was first seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ActivityView {
     /// Launches of kernels and graphs, without failed ones.
     pub launches: u64,

@@ -6,32 +6,17 @@ use crate::model::{GraphExecId, KernelId};
 
 /// GPU activity of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum GpuActivity {
     /// Launches of one kernel since the last event of this kind.
     Launches(KernelLaunches),
-    /// Name of a kernel.
-    Named {
-        /// Handle used by launches.
-        kernel: KernelId,
-        /// Name known to the driver, mangled (untrusted).
-        name: Box<str>,
-        /// Source of the name.
-        source: NameSource,
-    },
-    /// `cuKernelGetFunction`: a second handle of the same kernel.
-    Alias {
-        /// New handle.
-        function: KernelId,
-        /// Handle that it was created from.
-        kernel: KernelId,
-    },
+    /// Name of the kernel that launches refer to by this handle, as the driver knows it: mangled
+    /// and untrusted.
+    Named { kernel: KernelId, name: Box<str>, source: NameSource },
+    /// `cuKernelGetFunction`: `function` is a second handle of the same kernel.
+    Alias { function: KernelId, kernel: KernelId },
     /// Why a kernel has no name (yet).
-    Unnamed {
-        /// Handle used by launches.
-        kernel: KernelId,
-        /// Reason.
-        reason: UnnamedReason,
-    },
+    Unnamed { kernel: KernelId, reason: UnnamedReason },
     /// Copies or memsets of one direction and mode since the last event of this kind.
     Copies(Box<CopyActivity>),
 }

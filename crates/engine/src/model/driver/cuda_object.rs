@@ -51,25 +51,12 @@ impl ObjectKind {
 
 /// A call that created or destroyed an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum ObjectCall {
-    /// An object was created.
-    Created {
-        /// Kind.
-        kind: ObjectKind,
-        /// Handle.
-        handle: u64,
-        /// Context that it belongs to and ends with, if known.
-        context: Option<ContextId>,
-        /// Site that created it.
-        site: Option<SiteId>,
-    },
+    /// An object was created by a site, in the context that it ends with, if known.
+    Created { kind: ObjectKind, handle: u64, context: Option<ContextId>, site: Option<SiteId> },
     /// An object was destroyed.
-    Destroyed {
-        /// Kind.
-        kind: ObjectKind,
-        /// Handle.
-        handle: u64,
-    },
+    Destroyed { kind: ObjectKind, handle: u64 },
 }
 
 /// Objects of one kind in one process. If records were lost (see

@@ -19,30 +19,14 @@ pub struct TensorEvent {
 
 /// What happened to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum TensorOp {
-    /// The block was allocated.
-    Allocated {
-        /// Address.
-        address: u64,
-        /// Size, as rounded by the allocator.
-        bytes: u64,
-        /// Allocation site.
-        site: Option<SiteId>,
-    },
+    /// The block was allocated, with a size that the allocator rounded.
+    Allocated { address: u64, bytes: u64, site: Option<SiteId> },
     /// The block was freed.
-    Freed {
-        /// Address.
-        address: u64,
-        /// Size.
-        bytes: u64,
-    },
-    /// The allocation failed: out of memory.
-    OutOfMemory {
-        /// Requested size.
-        bytes: u64,
-        /// Allocation site.
-        site: Option<SiteId>,
-    },
+    Freed { address: u64, bytes: u64 },
+    /// The allocation of this size failed: out of memory.
+    OutOfMemory { bytes: u64, site: Option<SiteId> },
 }
 
 /// Whether the blocks of a process's cache are tracked.

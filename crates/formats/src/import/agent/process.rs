@@ -88,12 +88,11 @@ fn device(entry: &DeviceJson) -> DeviceView {
         device: entry.device.map(DeviceId),
         live_bytes: Bytes(entry.live_bytes),
         peak_bytes: Bytes(entry.peak_bytes),
-        peak_bounds: None,
         gpu: entry.gpu.as_ref().map(|gpu| GpuId(gpu.index)),
         driver_bytes: entry.driver_bytes.map(Bytes),
         driver_traced: entry.driver_bytes.map(|bytes| Bytes(bytes.saturating_sub(most))),
         driver_unplaced: Bytes(most.saturating_sub(least)),
-        graph_reserved: None,
+        ..DeviceView::default()
     }
 }
 
@@ -142,17 +141,13 @@ fn activity(entry: &ActivityJson) -> ActivityView {
             _ => LaunchTarget::Kernel(KernelId(hex(&one.handle))),
         },
         name: one.symbol.as_deref().map(Into::into),
-        name_source: None,
-        unnamed_reason: None,
         handles: one.handles,
         launches: one.launches,
         recent: one.launches_per_second.round() as u64,
         captured: one.captured,
         failed: one.failed,
         checked: one.checked,
-        last: None,
-        common: None,
-        common_is_exact: false,
+        ..KernelView::default()
     };
     let copies = |one: &CopiesJson| {
         Some(CopyView {
@@ -167,14 +162,11 @@ fn activity(entry: &ActivityJson) -> ActivityView {
     };
     ActivityView {
         launches: entry.launches_total,
-        recent_launches: 0,
-        captured: 0,
-        failed: 0,
-        checked: 0,
         window: SECOND,
         kernels_total: entry.kernels.len() as u64,
         kernels: entry.kernels.iter().map(kernel).collect(),
         copies: entry.copies.iter().filter_map(copies).collect(),
+        ..ActivityView::default()
     }
 }
 
@@ -209,9 +201,9 @@ fn torch_device(entry: &TorchDeviceJson) -> TorchDeviceView {
             fragmented: Bytes(fragmented),
             largest_gap: Bytes(entry.largest_free_bytes.unwrap_or(0)),
         }),
-        (None, Some("too_many_blocks")) => Err(FragmentationUnknown::TooMany),
-        (None, Some("segments_unknown")) => Err(FragmentationUnknown::SegmentsUnknown),
-        (None, _) => Err(FragmentationUnknown::BlocksUnknown),
+        (None, reason) => Err(reason
+            .and_then(FragmentationUnknown::from_name)
+            .unwrap_or(FragmentationUnknown::BlocksUnknown)),
     };
     TorchDeviceView {
         device: DeviceId(entry.device),
