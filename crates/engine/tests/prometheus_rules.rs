@@ -1,4 +1,5 @@
-//! `contrib/prometheus/vramscope.rules.yml`, generated from the built-in rules.
+//! The rules in `contrib/prometheus`: those of a host, generated from the built-in rules, and those of
+//! a fleet, with the same thresholds.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -134,13 +135,175 @@ fn file() -> String {
     format!("{HEADER}{}{AGENT_DOWN}", alerts.join("\n"))
 }
 
+/// Recording rules of a fleet. Each name is `labels:metric:operation`; the number of series grows with
+/// hosts, programs, pods or leaking sites, never with processes.
+const RECORDED: [(&str, &str); 17] = [
+    ("job:up:avg", "avg by (job) (up{job=~\".*vramscope.*\"})"),
+    ("job_version:vramscope_build_info:count", "count by (job, version) (vramscope_build_info)"),
+    ("job:vramscope_gpu_total_bytes:sum", "sum by (job) (vramscope_gpu_total_bytes)"),
+    ("job:vramscope_gpu_total_bytes:count", "count by (job) (vramscope_gpu_total_bytes)"),
+    ("job:vramscope_gpu_used_bytes:sum", "sum by (job) (vramscope_gpu_used_bytes)"),
+    ("job:vramscope_gpu_live_bytes:sum", "sum by (job) (vramscope_gpu_live_bytes)"),
+    ("job:vramscope_gpu_untracked_bytes:sum", "sum by (job) (vramscope_gpu_untracked_bytes)"),
+    (
+        "job:vramscope_gpu_time_until_full_seconds:count",
+        "count by (job) (vramscope_gpu_time_until_full_seconds < FULL_SOON)",
+    ),
+    (
+        "job:vramscope_out_of_memory_total:hosts1h",
+        "count by (job) (sum by (job, instance) (increase(vramscope_out_of_memory_total[1h])) > 0)",
+    ),
+    (
+        "instance:vramscope_gpu_used_bytes:ratio",
+        "sum by (job, instance) (vramscope_gpu_used_bytes) / sum by (job, instance) (vramscope_gpu_total_bytes)",
+    ),
+    (
+        "instance:vramscope_gpu_time_until_full_seconds:min",
+        "min by (job, instance) (vramscope_gpu_time_until_full_seconds)",
+    ),
+    (
+        "program:vramscope_process_used_bytes:sum",
+        "sum by (job, program) (vramscope_process_used_bytes)",
+    ),
+    (
+        "pod:vramscope_container_used_bytes:sum",
+        "sum by (job, namespace, pod) (vramscope_container_used_bytes)",
+    ),
+    // A process without a launch in the last hour, and older than that.
+    (
+        "pod:vramscope_process_used_bytes:idle1h",
+        "sum by (job, namespace, pod) (\n  vramscope_process_used_bytes\n  and on (job, instance, pid)\n  \
+         (increase(vramscope_process_launches_total[1h]) == 0 and vramscope_process_launches_total offset 1h)\n)",
+    ),
+    (
+        "site:vramscope_suspect_live_bytes:sum",
+        "sum by (job, program, site, location) (vramscope_suspect_live_bytes)",
+    ),
+    (
+        "site:vramscope_suspect_growth_bytes_per_second:sum",
+        "sum by (job, program, site, location) (vramscope_suspect_growth_bytes_per_second)",
+    ),
+    (
+        "site:vramscope_suspect_growth_bytes_per_second:hosts",
+        "count by (job, program, site, location) (\n  count by (job, instance, program, site, location) \
+         (vramscope_suspect_growth_bytes_per_second > 0)\n)",
+    ),
+];
+
+/// Alerts of a fleet: name, condition, time, severity, summary, action.
+const FLEET_ALERTS: [[&str; 6]; 7] = [
+    [
+        "VramscopeFleetLeak",
+        "site:vramscope_suspect_growth_bytes_per_second:hosts >= 3",
+        "10m",
+        "warning",
+        "{{ $labels.program }} leaks at {{ $labels.location }} on {{ $value }} hosts",
+        "One program leaks wherever it runs: see the site {{ $labels.site }} in the dashboard of sites, and compare releases \
+         with the view site_growth_by_release.",
+    ],
+    [
+        "VramscopeFleetFullSoon",
+        "job:vramscope_gpu_time_until_full_seconds:count / job:vramscope_gpu_total_bytes:count > 0.05\n\
+         and job:vramscope_gpu_time_until_full_seconds:count >= 3",
+        "10m",
+        "critical",
+        "{{ $value | humanizePercentage }} of all GPUs will be full within FULL_HOURS hours",
+        "See the hosts in the dashboard of the fleet, and which program they have in common.",
+    ],
+    [
+        "VramscopeFleetOutOfMemory",
+        "job:vramscope_out_of_memory_total:hosts1h >= 3",
+        "0m",
+        "critical",
+        "out of memory on {{ $value }} hosts in the last hour",
+        "Several hosts at once are a release or a job, not a host: see the view incidents_by_cause.",
+    ],
+    [
+        "VramscopeFleetAgentsDown",
+        "1 - job:up:avg > 0.05\nand count by (job) (up{job=~\".*vramscope.*\"} == 0) >= 3",
+        "10m",
+        "critical",
+        "{{ $value | humanizePercentage }} of all agents do not respond",
+        "Compare with other exporters of these hosts: a rollout, a network policy or the token may be the cause.",
+    ],
+    [
+        "VramscopeFleetLostEvents",
+        "count by (job) (sum by (job, instance) (increase(vramscope_lost_events_total[10m])) > 0)\n  \
+         / count by (job) (vramscope_build_info)\n> 0.05",
+        "10m",
+        "warning",
+        "{{ $value | humanizePercentage }} of all agents lose events; sums over the fleet may be too low",
+        "Trace less in the configuration of all agents ([trace] stacks, torch and objects), or allow them more CPU time.",
+    ],
+    [
+        "VramscopeFleetTablesFailing",
+        "count by (job) (\n  sum by (job, instance) \
+         (increase(vramscope_exports_total{exporter=\"parquet\", outcome!=\"sent\"}[1h])) > 0\n) > 0",
+        "10m",
+        "warning",
+        "{{ $value }} agents cannot write all of their tables",
+        "See the log of these agents: a full disk, or a directory that is not writable. The view coverage_by_host shows what \
+         is missing.",
+    ],
+    [
+        "VramscopeFleetMixedVersions",
+        "count by (job) (job_version:vramscope_build_info:count) > 1",
+        "1d",
+        "info",
+        "agents of {{ $value }} versions run for more than a day",
+        "Complete the rollout: new columns of the tables are null for older agents.",
+    ],
+];
+
+const FLEET_HEADER: &str = "\
+# Recording rules and alerts over all agents, described in docs/operations/fleet.md. Load them next to
+# vramscope.rules.yml. The dashboards of the fleet and of sites read the recorded series.
+# Generated: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test integration prometheus_rules
+# Unit tests: promtool test rules vramscope.fleet.rules.test.yml
+groups:
+  - name: vramscope-fleet
+    rules:
+";
+
+fn indented(expr: &str) -> String {
+    match expr.contains('\n') {
+        true => format!("|\n          {}", expr.replace('\n', "\n          ")),
+        false => expr.to_owned(),
+    }
+}
+
+fn fleet_file() -> String {
+    let full_soon = Thresholds::default().full_soon;
+    let mut out = FLEET_HEADER.to_owned();
+    for (name, expr) in RECORDED {
+        writeln!(out, "      - record: {name}\n        expr: {}", indented(expr)).unwrap();
+    }
+    for [name, expr, hold, severity, summary, action] in FLEET_ALERTS {
+        let hold = if hold == "0m" { String::new() } else { format!("        for: {hold}\n") };
+        write!(
+            out,
+            "\n      - alert: {name}\n        expr: {}\n{hold}        labels:\n          severity: {severity}\n        \
+             annotations:\n          summary: '{summary}'\n          action: '{action}'\n",
+            indented(expr)
+        )
+        .unwrap();
+    }
+    let seconds = full_soon.millis() / 1000;
+    out.replace("FULL_SOON", &seconds.to_string())
+        .replace("FULL_HOURS", &(seconds / 3600).to_string())
+}
+
 #[test]
 fn rule_file_is_generated_from_the_built_in_rules() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = path.join("../../contrib/prometheus/vramscope.rules.yml");
-    if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
-        std::fs::write(&path, file()).unwrap();
+    for (name, text) in
+        [("vramscope.rules.yml", file()), ("vramscope.fleet.rules.yml", fleet_file())]
+    {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus").join(name);
+        if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap();
+        assert!(found == text, "{} is out of date: set VRAMSCOPE_UPDATE=1", path.display());
     }
-    let found = std::fs::read_to_string(&path).unwrap();
-    assert!(found == file(), "{} is out of date: set VRAMSCOPE_UPDATE=1", path.display());
 }
