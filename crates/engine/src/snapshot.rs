@@ -143,6 +143,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the processes that have not ended.
+    pub fn running(&self) -> impl Iterator<Item = &ProcessView> + Clone {
+        self.processes.iter().filter(|process| process.ended.is_none())
+    }
+
     /// Uncertainty of all processes that the snapshot lists. Its bounds include the memory that
     /// ended processes had not freed.
     pub fn listed_uncertainty(&self) -> Uncertainty {

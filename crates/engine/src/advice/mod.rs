@@ -140,7 +140,7 @@ pub struct AdviceStep {
 pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     let mut steps = Vec::new();
     let selected = |pid| input.only.is_empty() || input.only.contains(&pid);
-    let running = input.snapshot.processes.iter().filter(|process| process.ended.is_none());
+    let running = input.snapshot.running();
     for process in running.filter(|process| selected(process.key.pid)) {
         let is_requester = input.requester == Some(process.key.pid);
         if can_help(input.cause, is_requester) {

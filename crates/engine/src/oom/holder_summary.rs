@@ -82,7 +82,7 @@ fn all_holders(oom: &OomContext<'_>) -> Vec<HolderUsage> {
         .iter()
         .map(|(pid, traced)| HolderUsage { pid: *pid, traced: *traced, untracked: untracked(*pid) })
         .collect();
-    for process in oom.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+    for process in oom.snapshot.running() {
         let pid = process.key.pid;
         if !all.iter().any(|usage| usage.pid == pid) {
             all.push(HolderUsage { pid, traced: Bytes(0), untracked: untracked(pid) });

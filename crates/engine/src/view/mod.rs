@@ -130,7 +130,7 @@ fn wait(snapshot: &Snapshot) -> Option<Nanos> {
     if !snapshot.is_live {
         return None;
     }
-    let mut running = snapshot.processes.iter().filter(|process| process.ended.is_none());
+    let mut running = snapshot.running();
     let undecided = running.clone().filter_map(|process| process.undecided);
     let growing = undecided.map(|undecided| undecided.wait).max();
     let rest = Nanos(MIN_GROWTH.0.saturating_sub(snapshot.observed.0));
@@ -232,7 +232,7 @@ fn process_sums(
     placement: &Placement,
 ) -> BTreeMap<Option<GpuId>, ProcessSums> {
     let mut sums: BTreeMap<Option<GpuId>, ProcessSums> = BTreeMap::new();
-    for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+    for process in snapshot.running() {
         let mut own: BTreeMap<Option<GpuId>, ProcessSums> = BTreeMap::new();
         for row in &process.devices {
             let on = own.entry(row.gpu.or(placement.only)).or_default();

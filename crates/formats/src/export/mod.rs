@@ -1,5 +1,18 @@
 //! Reports and other output formats. All formatting for users is done here.
 
+/// Declares messages of protobuf: the number and type of each field.
+macro_rules! messages {
+    ($($(#[$meta:meta])* $name:ident {
+        $($field:ident($tag:tt, $($kind:ident),+): $type:ty,)*
+    })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(crate) struct $name {
+            $(#[prost($($kind),+, tag = $tag)] pub(crate) $field: $type,)*
+        }
+    )*};
+}
+
 pub mod allocations;
 pub mod format_writer;
 pub mod nsys_tsv;

@@ -31,7 +31,7 @@ impl ContainerSeries {
         out: &mut SampleBuilder,
     ) {
         let mut all: BTreeMap<ContainerLabels, UsageByGpu> = BTreeMap::new();
-        for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+        for process in snapshot.running() {
             let Some(container) = process.container.as_deref() else { continue };
             let usage = all.entry(container_labels(Some(container))).or_default();
             for (gpu, on) in process_memory::of(process, gpus) {

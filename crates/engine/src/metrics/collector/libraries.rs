@@ -12,7 +12,7 @@ use super::{OTHER, label};
 /// Adds the live device memory of the largest libraries; all others are merged into `other`.
 pub(super) fn add_samples(snapshot: &Snapshot, out: &mut SampleBuilder) {
     let mut sums: BTreeMap<Box<str>, u64> = BTreeMap::new();
-    let running = snapshot.processes.iter().filter(|process| process.ended.is_none());
+    let running = snapshot.running();
     for view in running.flat_map(|process| &process.libraries) {
         let sum = sums.entry(label(&view.library)).or_default();
         *sum = sum.saturating_add(view.live_bytes.0);

@@ -99,7 +99,7 @@ impl MetricsCollector {
         gpus: GpuLabels<'_>,
         out: &mut SampleBuilder,
     ) {
-        let running = || input.snapshot.processes.iter().filter(|process| process.ended.is_none());
+        let running = || input.snapshot.running();
         let ended = self.ended.saturating_add(input.agent.unlisted_ends);
         let unlisted = input.snapshot.device_holders.iter().filter(|holder| holder.has_cuda);
         let counts: [(&'static Metric, u64); 7] = [
@@ -139,7 +139,7 @@ impl MetricsCollector {
 /// Adds samples of the host's GPUs.
 fn add_gpu_samples(input: &CollectorInput<'_>, gpus: GpuLabels<'_>, out: &mut SampleBuilder) {
     let mut live: BTreeMap<Option<GpuId>, u64> = BTreeMap::new();
-    for process in input.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+    for process in input.snapshot.running() {
         for row in &process.devices {
             let sum = live.entry(gpus.known_gpu(row.gpu)).or_default();
             *sum = sum.saturating_add(row.live_bytes.0);

@@ -36,7 +36,7 @@ impl ProcessSeries {
     /// processes have their own series, until they end.
     pub(super) fn observe(&mut self, snapshot: &Snapshot, room: usize) -> ProcessCounters {
         let mut all = self.end(snapshot);
-        let running = || snapshot.processes.iter().filter(|process| process.ended.is_none());
+        let running = || snapshot.running();
         let keys: HashSet<ProcessKey> = running().map(|process| process.key).collect();
         // Processes whose end was in no snapshot, because too many ended at once.
         self.tracked.retain(|key, _| keys.contains(key));
@@ -108,7 +108,7 @@ impl ProcessSeries {
     ) {
         let mut other = UsageByGpu::new();
         let (mut other_pinned, mut other_managed) = (0_u64, 0_u64);
-        for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+        for process in snapshot.running() {
             let usage = process_memory::of(process, gpus);
             let (pinned, managed) = on_host(process);
             if let Some(own) = self.own(process.key) {

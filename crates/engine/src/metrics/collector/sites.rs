@@ -68,7 +68,7 @@ pub(super) fn add_site_samples(input: &CollectorInput<'_>, room: usize, out: &mu
 
 /// Live device memory of all sites, and number of allocations.
 fn everything(snapshot: &Snapshot) -> (u64, u64) {
-    let running = snapshot.processes.iter().filter(|process| process.ended.is_none());
+    let running = snapshot.running();
     let kinds = running.flat_map(|process| &process.kinds);
     let device = kinds.filter(|view| view.kind.takes_device_memory());
     let count = device.fold(0_u64, |sum, view| sum.saturating_add(view.live_allocations));

@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema, SchemaRef};
 use engine::metrics::MetricSet;
 use engine::model::Timestamp;
-use engine::snapshot::{ProcessView, Snapshot};
+use engine::snapshot::Snapshot;
 
 use super::file::File;
 use super::tables;
@@ -83,13 +83,6 @@ pub struct TableSample<'a> {
     pub incidents: &'a [IncidentRow],
     /// Whether a sample is due. Otherwise the snapshot only says which processes ended.
     pub is_due: bool,
-}
-
-impl<'a> TableSample<'a> {
-    /// Returns the processes that have not exited.
-    pub(super) fn running(&self) -> impl Iterator<Item = &'a ProcessView> + use<'a> {
-        self.snapshot.processes.iter().filter(|process| process.ended.is_none())
-    }
 }
 
 /// A file in progress. Its memory use is bounded.

@@ -191,7 +191,7 @@ fn pool_unused(process: &ProcessView) -> u64 {
 
 pub(super) fn processes(input: &TableSample<'_>) -> Vec<Column> {
     let rows: Vec<_> =
-        input.running().map(|of| Row { sample: input, process: Some(of), of }).collect();
+        input.snapshot.running().map(|of| Row { sample: input, process: Some(of), of }).collect();
     let own: Cells<'_, &ProcessView> = vec![
         ("uid", Medium(|row| row.of.uid)),
         ("live_bytes", Number(|row| Some(row.of.live_bytes.0))),
@@ -222,7 +222,7 @@ fn caches(
 
 pub(super) fn devices(input: &TableSample<'_>) -> Vec<Column> {
     let mut rows: Vec<Row<'_, &DeviceView>> = Vec::new();
-    for process in input.running() {
+    for process in input.snapshot.running() {
         let devices = process.devices.iter();
         rows.extend(devices.map(|of| Row { sample: input, process: Some(process), of }));
     }
@@ -286,7 +286,7 @@ type SiteRow<'a> = (&'a SiteView, Option<&'a SiteVerdict>);
 
 pub(super) fn sites(input: &TableSample<'_>) -> Vec<Column> {
     let mut rows: Vec<Row<'_, SiteRow<'_>>> = Vec::new();
-    for process in input.running() {
+    for process in input.snapshot.running() {
         let allocating = process.sites.iter().filter(|site| site.allocations_total > 0);
         rows.extend(allocating.map(|site| Row {
             sample: input,
@@ -328,7 +328,7 @@ pub(super) fn suspects(input: &TableSample<'_>) -> Vec<Column> {
     let facts = gpu_facts(&input.context.gpus);
     let leaks = View::of(input.snapshot, &facts).leaks;
     let process = |verdict: &SiteVerdict| {
-        input.running().find(|process| verdict.pid == Some(process.key.pid))
+        input.snapshot.running().find(|process| verdict.pid == Some(process.key.pid))
     };
     let mut rows: Vec<Row<'_, SuspectRow<'_>>> = Vec::new();
     for leak in &leaks {

@@ -28,7 +28,7 @@ pub fn live_pprof(
     let period = ValueType { kind: builder.text("space"), unit: builder.text("bytes") };
     (builder.proto.period_type, builder.proto.period) = (Some(period), 1);
     let mut stacks = StackTable::default();
-    for process in running(snapshot) {
+    for process in snapshot.running() {
         let labels = ProcessLabels::new(process, context);
         let mut rest = device_memory(process);
         for (site, kind) in process.sites.iter().flat_map(parts) {
@@ -47,11 +47,6 @@ pub fn live_pprof(
         builder.sample(&stacks, &[], "(other sites)", &sample, &labels.tags(None));
     }
     builder.write(out)
-}
-
-/// Returns the processes that have not exited.
-fn running(snapshot: &Snapshot) -> impl Iterator<Item = &ProcessView> {
-    snapshot.processes.iter().filter(|process| process.ended.is_none())
 }
 
 /// Returns the device memory of a site by kind.

@@ -1,108 +1,69 @@
 //! Messages of a pprof profile, by field number. Text fields are indices into `string_table`, whose
 //! first entry is empty.
 
-/// A profile.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Profile {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) sample: Vec<Sample>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) mapping: Vec<Mapping>,
-    #[prost(message, repeated, tag = "4")]
-    pub(super) location: Vec<Location>,
-    #[prost(message, repeated, tag = "5")]
-    pub(super) function: Vec<Function>,
-    #[prost(string, repeated, tag = "6")]
-    pub(super) string_table: Vec<String>,
-    #[prost(int64, tag = "9")]
-    pub(super) time_nanos: i64,
-    #[prost(int64, tag = "10")]
-    pub(super) duration_nanos: i64,
-    #[prost(message, optional, tag = "11")]
-    pub(super) period_type: Option<ValueType>,
-    #[prost(int64, tag = "12")]
-    pub(super) period: i64,
-    #[prost(int64, repeated, tag = "13")]
-    pub(super) comment: Vec<i64>,
-    #[prost(int64, tag = "14")]
-    pub(super) default_sample_type: i64,
-}
+messages! {
+    /// A profile.
+    Profile {
+        sample_type("1", message, repeated): Vec<ValueType>,
+        sample("2", message, repeated): Vec<Sample>,
+        mapping("3", message, repeated): Vec<Mapping>,
+        location("4", message, repeated): Vec<Location>,
+        function("5", message, repeated): Vec<Function>,
+        string_table("6", string, repeated): Vec<String>,
+        time_nanos("9", int64): i64,
+        duration_nanos("10", int64): i64,
+        period_type("11", message, optional): Option<ValueType>,
+        period("12", int64): i64,
+        comment("13", int64, repeated): Vec<i64>,
+        default_sample_type("14", int64): i64,
+    }
 
-/// Type and unit of a value.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct ValueType {
-    #[prost(int64, tag = "1")]
-    pub(super) kind: i64,
-    #[prost(int64, tag = "2")]
-    pub(super) unit: i64,
-}
+    /// Type and unit of a value.
+    ValueType {
+        kind("1", int64): i64,
+        unit("2", int64): i64,
+    }
 
-/// A stack, innermost frame first, and its values.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Sample {
-    #[prost(uint64, repeated, tag = "1")]
-    pub(super) location_id: Vec<u64>,
-    #[prost(int64, repeated, tag = "2")]
-    pub(super) value: Vec<i64>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) label: Vec<Label>,
-}
+    /// A stack, innermost frame first, and its values.
+    Sample {
+        location_id("1", uint64, repeated): Vec<u64>,
+        value("2", int64, repeated): Vec<i64>,
+        label("3", message, repeated): Vec<Label>,
+    }
 
-/// A label of a sample: text or number.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct Label {
-    #[prost(int64, tag = "1")]
-    pub(super) key: i64,
-    #[prost(int64, tag = "2")]
-    pub(super) text: i64,
-    #[prost(int64, tag = "3")]
-    pub(super) number: i64,
-}
+    /// A label of a sample: text or number.
+    Label {
+        key("1", int64): i64,
+        text("2", int64): i64,
+        number("3", int64): i64,
+    }
 
-/// A library or program.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct Mapping {
-    #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
-    #[prost(int64, tag = "5")]
-    pub(super) filename: i64,
-    #[prost(bool, tag = "7")]
-    pub(super) has_functions: bool,
-    #[prost(bool, tag = "8")]
-    pub(super) has_filenames: bool,
-    #[prost(bool, tag = "9")]
-    pub(super) has_line_numbers: bool,
-}
+    /// A library or program.
+    Mapping {
+        id("1", uint64): u64,
+        filename("5", int64): i64,
+        has_functions("7", bool): bool,
+        has_filenames("8", bool): bool,
+        has_line_numbers("9", bool): bool,
+    }
 
-/// A frame.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Location {
-    #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
-    #[prost(uint64, tag = "2")]
-    pub(super) mapping_id: u64,
-    #[prost(message, repeated, tag = "4")]
-    pub(super) line: Vec<Line>,
-}
+    /// A frame.
+    Location {
+        id("1", uint64): u64,
+        mapping_id("2", uint64): u64,
+        line("4", message, repeated): Vec<Line>,
+    }
 
-/// A line of a function.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct Line {
-    #[prost(uint64, tag = "1")]
-    pub(super) function_id: u64,
-    #[prost(int64, tag = "2")]
-    pub(super) line: i64,
-}
+    /// A line of a function.
+    Line {
+        function_id("1", uint64): u64,
+        line("2", int64): i64,
+    }
 
-/// A function.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(super) struct Function {
-    #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
-    #[prost(int64, tag = "2")]
-    pub(super) name: i64,
-    #[prost(int64, tag = "4")]
-    pub(super) filename: i64,
+    /// A function.
+    Function {
+        id("1", uint64): u64,
+        name("2", int64): i64,
+        filename("4", int64): i64,
+    }
 }

@@ -21,57 +21,46 @@ pub(crate) struct BatchBuilder {
     pub(crate) loose_bytes: usize,
 }
 
-enum ColumnBuilder {
-    U16(UInt16Builder),
-    U32(UInt32Builder),
-    U64(UInt64Builder),
-    I32(Int32Builder),
-    Bool(BooleanBuilder),
-    Text(StringBuilder),
-    Time(TimestampNanosecondBuilder),
-    Numbers(ListBuilder<UInt64Builder>),
+/// Declares the builders of columns, one for each type.
+macro_rules! column_builders {
+    ($($type:ident($builder:ty) $new:expr,)*) => {
+        enum ColumnBuilder {
+            $($type($builder),)*
+        }
+
+        impl ColumnBuilder {
+            fn new(of: ColumnType) -> Self {
+                match of {
+                    $(ColumnType::$type => Self::$type($new),)*
+                }
+            }
+
+            /// Appends nulls up to a row.
+            fn pad(&mut self, rows: usize) {
+                match self {
+                    $(Self::$type(cells) => {
+                        cells.append_nulls(rows.saturating_sub(cells.len()));
+                    })*
+                }
+            }
+
+            fn finish(&mut self) -> ArrayRef {
+                match self {
+                    $(Self::$type(cells) => Arc::new(cells.finish()),)*
+                }
+            }
+        }
+    };
 }
-
-impl ColumnBuilder {
-    fn new(of: ColumnType) -> Self {
-        match of {
-            ColumnType::U16 => Self::U16(UInt16Builder::new()),
-            ColumnType::U32 => Self::U32(UInt32Builder::new()),
-            ColumnType::U64 => Self::U64(UInt64Builder::new()),
-            ColumnType::I32 => Self::I32(Int32Builder::new()),
-            ColumnType::Bool => Self::Bool(BooleanBuilder::new()),
-            ColumnType::Text => Self::Text(StringBuilder::new()),
-            ColumnType::Time => Self::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
-            ColumnType::Numbers => Self::Numbers(ListBuilder::new(UInt64Builder::new())),
-        }
-    }
-
-    /// Appends nulls up to a row.
-    fn pad(&mut self, rows: usize) {
-        match self {
-            Self::U16(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::U32(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::U64(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::I32(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::Bool(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::Text(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::Time(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-            Self::Numbers(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
-        }
-    }
-
-    fn finish(&mut self) -> ArrayRef {
-        match self {
-            Self::U16(cells) => Arc::new(cells.finish()),
-            Self::U32(cells) => Arc::new(cells.finish()),
-            Self::U64(cells) => Arc::new(cells.finish()),
-            Self::I32(cells) => Arc::new(cells.finish()),
-            Self::Bool(cells) => Arc::new(cells.finish()),
-            Self::Text(cells) => Arc::new(cells.finish()),
-            Self::Time(cells) => Arc::new(cells.finish()),
-            Self::Numbers(cells) => Arc::new(cells.finish()),
-        }
-    }
+column_builders! {
+    U16(UInt16Builder) UInt16Builder::new(),
+    U32(UInt32Builder) UInt32Builder::new(),
+    U64(UInt64Builder) UInt64Builder::new(),
+    I32(Int32Builder) Int32Builder::new(),
+    Bool(BooleanBuilder) BooleanBuilder::new(),
+    Text(StringBuilder) StringBuilder::new(),
+    Time(TimestampNanosecondBuilder) TimestampNanosecondBuilder::new().with_timezone("UTC"),
+    Numbers(ListBuilder<UInt64Builder>) ListBuilder::new(UInt64Builder::new()),
 }
 
 impl BatchBuilder {

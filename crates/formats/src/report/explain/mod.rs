@@ -150,7 +150,7 @@ fn explained(
     snapshot: &Snapshot,
     is_wanted: impl Fn(&ProcessView) -> bool,
 ) -> impl Iterator<Item = ExplainedProcess> {
-    let running = snapshot.processes.iter().filter(|process| process.ended.is_none());
+    let running = snapshot.running();
     let wanted = running.filter(move |process| is_wanted(process));
     wanted.filter_map(Explanation::of).map(|explanation| ExplainedProcess::new(&explanation))
 }

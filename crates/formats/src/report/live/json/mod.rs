@@ -1,11 +1,8 @@
 //! Snapshots as JSON: one object per snapshot, one per line. The names are a contract: fields are
 //! added, never renamed. [`crate::import::agent`] reads the same objects.
 
-mod container;
-mod objects;
-mod out_of_memory;
+mod parts;
 mod sites;
-mod torch;
 
 use std::collections::BTreeMap;
 
@@ -24,13 +21,13 @@ use crate::report::verdict::json::{AnomalyJson, SiteVerdictJson};
 use crate::report::view::gpu_facts;
 use crate::report::view::json::{LibraryJson, ProcessRowJson, ViewJson};
 use crate::sanitize::sanitized;
-pub(crate) use container::ContainerJson;
-pub(crate) use objects::{ObjectCountsJson, SiteObjectsJson};
-pub(crate) use out_of_memory::{HolderJson, OutOfMemoryJson};
+pub(crate) use parts::{
+    ContainerJson, HolderJson, ObjectCountsJson, OutOfMemoryJson, SiteObjectsJson, TorchDeviceJson,
+    TorchJson,
+};
 use sites::ProcessSiteJson;
 pub use sites::SiteJson;
 pub(crate) use sites::{LifetimeBucketJson, SiteKindJson, SiteProcessJson};
-pub(crate) use torch::{TorchDeviceJson, TorchJson};
 
 /// Maximum number of leaks and of suspects.
 const MAX_LEAKS: usize = 1000;

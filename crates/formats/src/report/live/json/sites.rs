@@ -2,7 +2,7 @@
 
 use engine::snapshot::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 
-use super::objects::SiteObjectsJson;
+use super::parts::SiteObjectsJson;
 use crate::export::ReportContext;
 use crate::report::frame_json::{FrameJson, frames};
 use crate::report::json_objects::{Word, json_objects};
