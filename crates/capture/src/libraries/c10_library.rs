@@ -12,6 +12,7 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
 use super::driver_library::{FileIdentity, MAX_PROLOGUE_BYTES, file_offset, read_at_most};
+use super::open_regular;
 use crate::plan::prologue::attach_point;
 use crate::wire;
 
@@ -84,11 +85,8 @@ impl From<object::Error> for C10Error {
 impl C10Library {
     /// Opens a library through `path`; `name` is the path for messages.
     pub fn open(path: &Path, name: &Path) -> Result<Self, C10Error> {
-        let file = File::open(path)?;
+        let file = open_regular(path)?;
         let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(C10Error::Unreadable);
-        }
         let cache = ReadCache::new(&file);
         let elf: ElfFile64<'_, object::Endianness, _> = ElfFile64::parse(&cache)?;
         let identity = FileIdentity::new(&metadata, &elf);

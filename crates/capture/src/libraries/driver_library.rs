@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ElfFile64;
 use object::{Architecture, Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 
+use super::open_regular;
 use crate::error::shortage;
 use crate::hooks::{HOOKS, is_unknown_memory_function};
 use crate::plan::prologue::{AttachPoint, attach_point};
@@ -108,11 +109,8 @@ impl DriverLibrary {
     /// Opens a library through `path`; `name` is the path for messages.
     pub fn open(path: &Path, name: &Path) -> Result<Self, DriverLibraryError> {
         let read = |source| DriverLibraryError::Read { path: name.to_owned(), source };
-        let file = File::open(path).map_err(read)?;
+        let file = open_regular(path).map_err(read)?;
         let metadata = file.metadata().map_err(read)?;
-        if !metadata.is_file() {
-            return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
-        }
         let cache = ReadCache::new(&file);
         let elf_error = |source| DriverLibraryError::Elf { path: name.to_owned(), source };
         let elf: ElfFile64<'_, object::Endianness, _> =

@@ -13,7 +13,11 @@ pub use maps::{DriverMapping, TorchMappings, all_processes, scan_all, scan_proce
 pub use mmap_watch::{MmapEvent, MmapWatcher};
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -48,6 +52,16 @@ fn is_ignored(path: &Path) -> bool {
     ONLY_IN.as_ref().is_some_and(|dir| !path.starts_with(dir))
 }
 
+/// Opens a regular file and nothing else: a process can replace a file that it has mapped by a pipe,
+/// which would block forever, or by a device, whose opening can have side effects.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let found = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    if !found.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
 /// Returns the installed drivers, whether in use or not.
 #[must_use]
 pub fn installed() -> Vec<PathBuf> {
@@ -61,6 +75,21 @@ pub fn installed() -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, link) = (dir.path().join("libcuda.so.1"), dir.path().join("link"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for path in [&pipe, &link, dir.path()] {
+            let error = open_regular(path).unwrap_err();
+            assert_eq!(error.to_string(), "not a regular file", "{}", path.display());
+            let error = DriverLibrary::open(path, path).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{error}");
+            assert!(matches!(C10Library::open(path, path), Err(C10Error::Unreadable)));
+        }
+    }
 
     #[test]
     fn only_driver_file_names_match() {

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
     DriverLibrary, DriverMapping, FileIdentity, MmapEvent, MmapWatcher, installed, is_driver_name,
-    scan_all, scan_process,
+    open_regular, scan_all, scan_process,
 };
 use crate::plan::AttachPlan;
 use crate::session::processes::{Process, ProcessTable};
@@ -316,8 +316,7 @@ impl DriverAttachments {
             Some(Err(())) => return Ok(()),
             None => {}
         }
-        let path =
-            mapping.paths_to_open().into_iter().find(|path| std::fs::File::open(path).is_ok());
+        let path = mapping.paths_to_open().into_iter().find(|path| open_regular(path).is_ok());
         let Some(path) = path else { return Ok(()) };
         let outcome = self.try_path(loaded, &path, &mapping.path, false)?;
         self.attempts.insert(&mapping.device_inode, outcome.ok_or(()), now);

@@ -20,7 +20,7 @@ use super::retry::AttachAttempts;
 use crate::clock;
 use crate::error::Error;
 use crate::libraries::{
-    C10Error, C10Library, DriverMapping, FileIdentity, all_processes, scan_torch,
+    C10Error, C10Library, DriverMapping, FileIdentity, all_processes, open_regular, scan_torch,
 };
 use crate::plan::AttachPlan;
 use crate::session::processes::{Process, ProcessTable};
@@ -243,7 +243,7 @@ impl TorchAttachments {
         mapping: &DriverMapping,
     ) -> Result<FileIdentity, TensorsUnavailable> {
         let paths = mapping.paths_to_open();
-        let path = paths.iter().find(|path| std::fs::File::open(path).is_ok());
+        let path = paths.iter().find(|path| open_regular(path).is_ok());
         let path = path.ok_or(TensorsUnavailable::Unreadable)?;
         let library = C10Library::open(path, &mapping.path).map_err(|error| match error {
             C10Error::Unreadable => TensorsUnavailable::Unreadable,

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use object::{Object, ObjectSection};
 
-use super::elf_image::{ElfImage, open_regular};
+use super::elf_image::ElfImage;
+use crate::libraries::open_regular;
 
 /// Where distributions install debug information.
 const DEBUG_DIR: &str = "/usr/lib/debug";

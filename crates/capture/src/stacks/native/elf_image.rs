@@ -2,11 +2,9 @@
 //! the file is deleted and all processes that used it exit.
 
 use std::fs::File;
-use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -45,15 +43,6 @@ pub(super) enum ImageError {
     NotElf,
     /// It cannot be read.
     Unreadable,
-}
-
-/// Opens a regular file, and nothing else: opening a pipe could block forever, and opening a device
-/// can have side effects.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
-    let is_file = |is: bool| is.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into());
-    is_file(std::fs::metadata(path)?.is_file())?;
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    is_file(file.metadata()?.is_file()).map(|()| file)
 }
 
 impl ElfImage {

@@ -11,8 +11,9 @@ use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
 use hashbrown::HashMap;
 
-use super::elf_image::{ElfImage, ImageError, open_regular};
+use super::elf_image::{ElfImage, ImageError};
 use super::maps::{Mapping, MappingKind};
+use crate::libraries::open_regular;
 
 /// Maximum number of files kept. Each takes a mapping, of which a process may have 65,530.
 const MAX_MODULES: usize = 1 << 14;
