@@ -121,6 +121,33 @@ fn unit_capabilities_trace_all_processes_exactly() {
 }
 
 #[test]
+fn driver_that_cannot_be_opened_is_reported() {
+    let installed = Installed::new();
+    let env = TestEnv::new();
+    let dir = hidden_driver(&env);
+    let driver = dir.path().join("libcuda.so.1");
+    let env = TestEnv::with_driver(driver.clone());
+    let mut workload = env.workload(&["hold", "--count", "1", "--size", "1", "--wait-ms", "30000"]);
+    workload.wait_ready();
+    // A deleted file can be opened through its mapping only, which needs a capability more. A pipe
+    // in its place must not stop the trace.
+    for is_replaced in [false, true] {
+        if is_replaced {
+            assert!(Command::new("mkfifo").arg(&driver).status().unwrap().success());
+        } else {
+            fs::remove_file(&driver).unwrap();
+        }
+        let mut command = installed.command(&format!(",{}", capabilities()));
+        command.args(["trace", "--json", "--duration", "1s"]);
+        let output = env.limit(&mut command).output().unwrap();
+        let messages = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{messages}");
+        let expected = format!("cannot read {}: deleted or replaced", driver.display());
+        assert!(messages.contains(&expected), "{messages}");
+    }
+}
+
+#[test]
 fn each_capability_of_the_unit_is_needed() {
     let installed = Installed::new();
     let all = capabilities();

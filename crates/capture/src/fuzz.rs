@@ -114,13 +114,12 @@ fn lifecycle_event(record: &Record) -> Option<Event> {
 #[must_use]
 pub fn elf(bytes: &[u8]) -> bool {
     let path = input_file(bytes);
-    let driver = DriverLibrary::open(&path, &path);
+    let driver = DriverLibrary::open(&path);
     if let Err(error) = &driver {
         assert!(!error.to_string().is_empty());
     }
-    let torch = C10Library::open(&path, &path);
-    let python = std::fs::File::open(&path).is_ok_and(|file| python_stacks::elf(&file));
-    driver.is_ok() || torch.is_ok() || python
+    let torch = std::fs::File::open(&path).is_ok_and(|file| C10Library::of(file, &path).is_ok());
+    driver.is_ok() || torch || python_stacks::elf(bytes)
 }
 
 /// Unwinds and symbolizes the code of a file. Returns whether a place has a name.

@@ -11,6 +11,7 @@ mod containers;
 pub mod decode;
 mod error;
 pub mod fault;
+pub mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod gpus;

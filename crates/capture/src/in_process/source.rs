@@ -1,6 +1,7 @@
 //! Reads the records of processes that load the in-process library.
 
 use std::fs::{self, OpenOptions};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -18,12 +19,12 @@ use super::tables::Tables;
 use crate::clock;
 use crate::decode::{ExecGeneration, Record, RecordBody};
 use crate::error::Error;
+use crate::files::{Mapping, parse};
 use crate::hooks::HOOKS;
-use crate::libraries::MmapEvent;
 use crate::session::processes::ProcessTable;
 use crate::session::trace_mode::WireMode;
 use crate::session::{Notice, SessionOptions, Source, StackMode};
-use crate::stacks::{StackRecord, mmap_events, read};
+use crate::stacks::{StackRecord, read};
 
 /// Maximum bytes of records per batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -55,7 +56,7 @@ pub(crate) struct InProcess {
     untraced: u64,
     notices: Vec<Notice>,
     /// Executable mappings of new processes.
-    mmaps: Vec<MmapEvent>,
+    mmaps: Vec<Mapping>,
     batches: usize,
     /// The configured `enum vs_stacks`.
     stack_mode: u32,
@@ -126,7 +127,8 @@ impl InProcess {
                     let mappings = self.dir.path().join(mappings_file(number));
                     let text = fs::read(&mappings).unwrap_or_default();
                     let _ = fs::remove_file(&mappings);
-                    self.mmaps.extend(mmap_events(area.pid, &text));
+                    let is_code = |executable, path: &Path| executable && path.is_absolute();
+                    self.mmaps.extend(parse(area.pid, &text, is_code));
                     self.opened = self.opened.wrapping_add(1);
                     self.notices.push(wrapped_notice(&area));
                     self.areas.lock().open.push(area);
@@ -318,7 +320,7 @@ impl Source for InProcess {
         Ok(self.areas.lock().lost())
     }
 
-    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+    fn drain_mmaps(&mut self) -> Vec<Mapping> {
         std::mem::take(&mut self.mmaps)
     }
 

@@ -8,11 +8,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use object::read::elf::ElfFile64;
-use object::{Object, ObjectSymbol, ReadCache};
-
-use super::driver_library::{FileIdentity, MAX_PROLOGUE_BYTES, file_offset, read_at_most};
-use super::open_regular;
+use super::driver_library::{FileIdentity, function};
+use crate::files::{Elf, map, symbols};
 use crate::plan::prologue::attach_point;
 use crate::wire;
 
@@ -44,7 +41,6 @@ impl TorchLibrary {
             None => (Self::C10, rest),
         };
         let rest = rest.strip_prefix(b".so")?;
-        let rest = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
         (rest.is_empty() || rest.starts_with(b".")).then_some(library)
     }
 }
@@ -83,33 +79,26 @@ impl From<object::Error> for C10Error {
 }
 
 impl C10Library {
-    /// Opens a library through `path`; `name` is the path for messages.
-    pub fn open(path: &Path, name: &Path) -> Result<Self, C10Error> {
-        let file = open_regular(path)?;
-        let metadata = file.metadata()?;
-        let cache = ReadCache::new(&file);
-        let elf: ElfFile64<'_, object::Endianness, _> = ElfFile64::parse(&cache)?;
-        let identity = FileIdentity::new(&metadata, &elf);
+    /// Reads a library; `path` is for messages.
+    pub fn of(file: File, path: &Path) -> Result<Self, C10Error> {
+        let map = map(&file)?;
+        let elf = Elf::parse(&map[..])?;
+        let identity = FileIdentity::new(&file.metadata()?, &elf);
         let mut points = Vec::new();
-        for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
-            let name = symbol.name_bytes()?;
+        for (name, symbol) in symbols(&elf, true) {
             let Some((_, call)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
                 continue;
             };
-            let entry = file_offset(&elf, symbol.address()).ok_or(C10Error::NoFunction)?;
-            let mut code = vec![0; symbol.size().clamp(16, MAX_PROLOGUE_BYTES) as usize];
-            let read = read_at_most(&file, &mut code, entry)?;
+            let (entry, code) = function(&elf, symbol).ok_or(C10Error::NoFunction)?;
             // Up to that point nothing is pushed, so the return address is on top of the stack.
-            let point = attach_point(code.get(..read).unwrap_or_default());
-            points.push((entry + point.offset, *call));
+            points.push((entry + attach_point(code).offset, *call));
         }
         if points.iter().all(|(_, call)| *call != wire::VS_TENSOR_ALLOC_FREE) {
             return Err(C10Error::NoFunction);
         }
         // Probes are attached one after the other: if all blocks are seen, so are all OOMs.
         points.sort_by_key(|(_, call)| *call != wire::VS_TENSOR_OOM);
-        drop(elf);
-        Ok(Self { path: name.to_owned(), identity, points, file })
+        Ok(Self { path: path.to_owned(), identity, points, file })
     }
 
     /// Returns a path to the open file that works even if the file was deleted.
@@ -122,6 +111,7 @@ impl C10Library {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::open_regular;
 
     #[test]
     fn libraries_are_identified_by_file_name() {
@@ -129,7 +119,6 @@ mod tests {
             ("/a/torch/lib/libc10.so", Some(TorchLibrary::C10)),
             ("/a/torch/lib/libc10_cuda.so", Some(TorchLibrary::Cuda)),
             ("/usr/lib/libc10.so.2.6", Some(TorchLibrary::C10)),
-            ("/x/libc10_cuda.so (deleted)", Some(TorchLibrary::Cuda)),
             ("/a/libc10_hip.so", None),
             ("/a/libc10.sorry", None),
             ("/a/libc101.so", None),
@@ -145,9 +134,12 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         for name in ["Cargo.toml", "absent", "src"] {
             let path = dir.join(name);
-            assert!(matches!(C10Library::open(&path, &path), Err(C10Error::Unreadable)), "{name}");
+            let library = open_regular(&path).map_err(C10Error::from);
+            let library = library.and_then(|file| C10Library::of(file, &path));
+            assert!(matches!(library, Err(C10Error::Unreadable)), "{name}");
         }
         let own = std::env::current_exe().unwrap();
-        assert!(matches!(C10Library::open(&own, &own), Err(C10Error::NoFunction)));
+        let file = open_regular(&own).unwrap();
+        assert!(matches!(C10Library::of(file, &own), Err(C10Error::NoFunction)));
     }
 }

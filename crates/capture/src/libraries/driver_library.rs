@@ -1,16 +1,17 @@
 //! A driver library: its identity and probe points.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use object::read::elf::ElfFile64;
-use object::{Architecture, Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
+use object::elf::Sym64;
+use object::read::elf::Sym;
+use object::{Architecture, Endianness, Object, ObjectSegment};
 
-use super::open_regular;
 use crate::error::shortage;
+use crate::files::{Elf, map, open_regular, symbols};
 use crate::hooks::{HOOKS, is_unknown_memory_function};
 use crate::plan::prologue::{AttachPoint, attach_point};
 
@@ -24,10 +25,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    pub(super) fn new<'data>(
-        metadata: &Metadata,
-        elf: &ElfFile64<'data, Endianness, &'data ReadCache<&File>>,
-    ) -> Self {
+    pub(super) fn new(metadata: &Metadata, elf: &Elf<'_>) -> Self {
         let build = elf.build_id().ok().flatten().unwrap_or_default().to_vec();
         Self { inode: metadata.ino(), size: metadata.size(), build }
     }
@@ -106,27 +104,34 @@ fn advice(error: &io::Error) -> String {
 }
 
 impl DriverLibrary {
-    /// Opens a library through `path`; `name` is the path for messages.
-    pub fn open(path: &Path, name: &Path) -> Result<Self, DriverLibraryError> {
-        let read = |source| DriverLibraryError::Read { path: name.to_owned(), source };
-        let file = open_regular(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
-        let cache = ReadCache::new(&file);
-        let elf_error = |source| DriverLibraryError::Elf { path: name.to_owned(), source };
-        let elf: ElfFile64<'_, object::Endianness, _> =
-            ElfFile64::parse(&cache).map_err(elf_error)?;
+    /// Opens a library.
+    pub fn open(path: &Path) -> Result<Self, DriverLibraryError> {
+        Self::of(open_regular(path), path)
+    }
+
+    /// Reads a library; `path` is for messages.
+    pub fn of(file: io::Result<File>, path: &Path) -> Result<Self, DriverLibraryError> {
+        let path = path.to_owned();
+        let opened = file.and_then(|file| Ok((file.metadata()?, map(&file)?, file)));
+        let (metadata, map, file) = match opened {
+            Ok(opened) => opened,
+            Err(source) => return Err(DriverLibraryError::Read { path, source }),
+        };
+        let elf = match Elf::parse(&map[..]) {
+            Ok(elf) => elf,
+            Err(source) => return Err(DriverLibraryError::Elf { path, source }),
+        };
         // Probe points are found by decoding x86-64 code.
         if elf.architecture() != Architecture::X86_64 {
             let machine = format!("{:?}", elf.architecture());
-            return Err(DriverLibraryError::Machine { path: name.to_owned(), machine });
+            return Err(DriverLibraryError::Machine { path, machine });
         }
         let identity = FileIdentity::new(&metadata, &elf);
-        let (symbols, unknown) = exported(&elf, name)?;
-        let functions = functions(&elf, &symbols, &file).map_err(read)?;
+        let (functions, unknown) = functions(&elf);
         if functions.is_empty() {
-            return Err(DriverLibraryError::NoFunctions { path: name.to_owned() });
+            return Err(DriverLibraryError::NoFunctions { path });
         }
-        Ok(Self { path: name.to_owned(), identity, functions, unknown, file })
+        Ok(Self { path, identity, functions, unknown, file })
     }
 
     /// Returns a path to the open file that works even if the file was deleted.
@@ -137,83 +142,53 @@ impl DriverLibrary {
     }
 }
 
-/// Addresses and sizes of exported functions that are hooked.
-type HookedSymbols = HashMap<&'static str, (u64, u64)>;
-
 /// Maximum number of unknown functions that are listed: the library may be anything.
 const MAX_UNKNOWN: usize = 256;
 
 /// Returns the hooked functions that the library exports, and its memory functions that are not
 /// known.
-fn exported<'data>(
-    elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
-    name: &Path,
-) -> Result<(HookedSymbols, Vec<String>), DriverLibraryError> {
-    let wanted: HashMap<&[u8], &'static str> =
-        HOOKS.iter().map(|hook| (hook.symbol.as_bytes(), hook.symbol)).collect();
-    let mut found = HashMap::new();
+fn functions(elf: &Elf<'_>) -> (Vec<ProbedFunction>, Vec<String>) {
+    let wanted: HashMap<&[u8], usize> =
+        HOOKS.iter().enumerate().map(|(row, hook)| (hook.symbol.as_bytes(), row)).collect();
+    let mut found = BTreeMap::new();
     let mut unknown = BTreeSet::new();
-    for symbol in elf.dynamic_symbols() {
-        if !symbol.is_definition() {
-            continue;
-        }
-        let bytes = symbol
-            .name_bytes()
-            .map_err(|source| DriverLibraryError::Elf { path: name.to_owned(), source })?;
-        if let Some(&name) = wanted.get(bytes) {
-            found.insert(name, (symbol.address(), symbol.size()));
-        } else if let Ok(name) = str::from_utf8(bytes)
+    for (name, symbol) in symbols(elf, true) {
+        if let Some(hook) = wanted.get(name) {
+            found.insert(*hook, symbol);
+        } else if let Ok(name) = str::from_utf8(name)
             && unknown.len() < MAX_UNKNOWN
             && is_unknown_memory_function(name)
         {
             unknown.insert(name.to_owned());
         }
     }
-    Ok((found, unknown.into_iter().collect()))
-}
-
-/// Maximum bytes of a function that are searched for branches.
-pub(super) const MAX_PROLOGUE_BYTES: u64 = 512;
-
-fn functions<'data>(
-    elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
-    symbols: &HashMap<&'static str, (u64, u64)>,
-    file: &File,
-) -> io::Result<Vec<ProbedFunction>> {
-    let mut used = HashMap::new();
     let mut functions: Vec<ProbedFunction> = Vec::new();
-    for (hook, row) in HOOKS.iter().enumerate() {
-        let Some(&(address, size)) = symbols.get(row.symbol) else { continue };
-        let Some(entry) = file_offset(elf, address) else { continue };
+    for (hook, symbol) in found {
+        let Some((entry, code)) = function(elf, symbol) else { continue };
         // An alias: the first row in the table is used.
-        if used.insert(entry, hook).is_some() {
-            continue;
-        }
-        let mut code = vec![0; size.clamp(16, MAX_PROLOGUE_BYTES) as usize];
-        let read = read_at_most(file, &mut code, entry)?;
-        functions.push(ProbedFunction { hook, entry, point: attach_point(&code[..read]) });
-    }
-    Ok(functions)
-}
-
-pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut read = 0;
-    while read < buffer.len() {
-        match file.read_at(&mut buffer[read..], offset + read as u64)? {
-            0 => break,
-            more => read += more,
+        if functions.iter().all(|other| other.entry != entry) {
+            functions.push(ProbedFunction { hook, entry, point: attach_point(code) });
         }
     }
-    Ok(read)
+    (functions, unknown.into_iter().collect())
 }
 
-pub(super) fn file_offset<'data>(
-    elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
-    address: u64,
-) -> Option<u64> {
-    elf.segments().find_map(|segment| {
+/// Minimum and maximum bytes of a function that are searched for branches.
+const MIN_PROLOGUE_BYTES: u64 = 16;
+const MAX_PROLOGUE_BYTES: u64 = 512;
+
+/// Returns the offset of a function in the file, and the start of its code.
+pub(super) fn function<'data>(
+    elf: &Elf<'data>,
+    symbol: &Sym64<Endianness>,
+) -> Option<(u64, &'data [u8])> {
+    let (address, size) = (symbol.st_value(elf.endian()), symbol.st_size(elf.endian()));
+    let entry = elf.segments().find_map(|segment| {
         let (start, bytes) = segment.file_range();
         let inside = address.checked_sub(segment.address())?;
         (inside < bytes).then(|| start.checked_add(inside)).flatten()
-    })
+    })?;
+    let rest = elf.data().get(usize::try_from(entry).ok()?..)?;
+    let bytes = size.clamp(MIN_PROLOGUE_BYTES, MAX_PROLOGUE_BYTES) as usize;
+    Some((entry, rest.get(..bytes).unwrap_or(rest)))
 }

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,7 @@ use engine::model::ids::Pid;
 use perf_event_open_sys as perf;
 
 use super::{TorchLibrary, is_driver_name, is_ignored};
+use crate::files::{Mapping, MappingKind};
 
 /// Data pages of each CPU's buffer: a few hundred mappings between two polls.
 const PERF_BUFFER_PAGES: usize = 16;
@@ -26,29 +27,10 @@ pub struct MmapBatch {
     /// Processes that mapped a PyTorch library.
     pub torch: Vec<Pid>,
     /// Executable mappings of files.
-    pub mapped: Vec<MmapEvent>,
+    pub mapped: Vec<Mapping>,
     /// Records are missing: a buffer overflowed, or contains an invalid record. Only a scan of
     /// all processes finds what they had.
     pub overflowed: bool,
-}
-
-/// An executable mapping of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MmapEvent {
-    /// The process.
-    pub pid: Pid,
-    /// Start address.
-    pub start: u64,
-    /// End address.
-    pub end: u64,
-    /// Offset in the file.
-    pub offset: u64,
-    /// Major and minor number of the file's device.
-    pub device: (u32, u32),
-    /// Inode of the file.
-    pub inode: u64,
-    /// Path of the file as the process sees it.
-    pub path: PathBuf,
 }
 
 /// Watches the mappings on all CPUs.
@@ -118,14 +100,17 @@ fn inspect(record: &[u8], batch: &mut MmapBatch) {
             // Skips anonymous memory and mappings of the kernel, such as the vDSO.
             if path.is_absolute() && !path.starts_with("//anon") {
                 let (start, length) = (u64_at(16), u64_at(24));
-                batch.mapped.push(MmapEvent {
+                batch.mapped.push(Mapping {
                     pid,
                     start,
                     end: start.saturating_add(length),
                     offset: u64_at(32),
                     device: (u32_at(40), u32_at(44)),
                     inode: u64_at(48),
+                    executable: true,
+                    kind: MappingKind::File,
                     path: path.to_owned(),
+                    deleted: false,
                 });
             }
         }

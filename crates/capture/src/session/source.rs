@@ -20,8 +20,8 @@ use super::{RESCAN_INTERVAL, StackMode};
 use crate::clock;
 use crate::decode::{ExecGeneration, Record};
 use crate::error::Error;
+use crate::files::Mapping;
 use crate::in_process::Waker;
-use crate::libraries::MmapEvent;
 use crate::stacks::StackRecord;
 
 /// Wait for a record that was written, or is still being written, when the reader went to sleep.
@@ -60,7 +60,7 @@ pub(crate) trait Source {
     fn poll_lost(&mut self) -> Result<u64, Error>;
 
     /// Returns executable mappings of files since the last call.
-    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+    fn drain_mmaps(&mut self) -> Vec<Mapping> {
         Vec::new()
     }
 
@@ -165,7 +165,7 @@ impl Source for Probes {
         Ok(counters.lost)
     }
 
-    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+    fn drain_mmaps(&mut self) -> Vec<Mapping> {
         self.drivers.drain_mmaps()
     }
 

@@ -8,7 +8,6 @@ mod records;
 mod resolver;
 mod symbolizer_thread;
 
-pub(crate) use native::mmap_events;
 pub(crate) use process_stacks::{ProcessStacks, StackTables};
 pub(crate) use records::{StackRecord, read};
 pub(crate) use resolver::SiteResolver;

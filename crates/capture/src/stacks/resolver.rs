@@ -17,8 +17,8 @@ use super::symbolizer_thread::{
     NativeStack, PythonStack, QUEUE_CAPACITY, SymbolizeJob, SymbolizerThread,
 };
 use crate::decode::{ExecGeneration, StackRef};
+use crate::files::Mapping;
 use crate::hooks::HOOKS;
-use crate::libraries::MmapEvent;
 use crate::session::processes::ProcessTable;
 use crate::wire::WirePythonFrame;
 
@@ -86,7 +86,7 @@ impl SiteResolver {
     /// Applies new mappings and stacks.
     pub(crate) fn update(
         &mut self,
-        mappings: Vec<MmapEvent>,
+        mappings: Vec<Mapping>,
         stacks: Vec<StackRecord>,
         processes: &mut ProcessTable,
     ) {

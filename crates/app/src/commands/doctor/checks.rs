@@ -1,5 +1,8 @@
 //! The checks of `doctor` and their results, as all its outputs show them.
 
+use std::path::PathBuf;
+
+use capture::files::Mapping;
 use capture::gpus::{listed_processes, unlisted_holders};
 use capture::hooks::HOOKS;
 use capture::libraries::{DriverLibrary, installed, scan_all};
@@ -187,16 +190,15 @@ fn summary(plan: &AttachPlan) -> Plan {
 fn drivers() -> Vec<Driver> {
     let mut seen = Vec::new();
     let in_use = scan_all();
-    let candidates = installed().into_iter().map(|path| (path.clone(), path)).chain(
-        in_use.iter().filter_map(|mapping| {
-            let path = mapping.paths_to_open().into_iter().find(|path| path.exists())?;
-            Some((path, mapping.path.clone()))
-        }),
-    );
+    let open = |path: PathBuf| (DriverLibrary::open(&path), path);
+    let mapped = |mapping: &Mapping| {
+        (DriverLibrary::of(mapping.open(), &mapping.path), mapping.path.clone())
+    };
+    let candidates = installed().into_iter().map(open).chain(in_use.iter().map(mapped));
     let mut drivers = Vec::new();
-    for (file, name) in candidates {
+    for (library, name) in candidates {
         let path = sanitize(&name.to_string_lossy()).into_owned();
-        let (library, error) = match DriverLibrary::open(&file, &name) {
+        let (library, error) = match library {
             Ok(image) if seen.contains(&image.identity) => continue,
             Ok(image) => {
                 let library = Library {

@@ -15,12 +15,13 @@ use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
 use crate::clock;
 use crate::error::Error;
+use crate::files::Mapping;
 use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
-    DriverLibrary, DriverMapping, FileIdentity, MmapEvent, MmapWatcher, installed, is_driver_name,
-    open_regular, scan_all, scan_process,
+    DriverLibrary, DriverLibraryError, FileIdentity, MmapWatcher, installed, scan_all, scan_process,
 };
 use crate::plan::AttachPlan;
+use crate::session::liveness::start_of;
 use crate::session::processes::{Process, ProcessTable};
 
 /// A message for the user.
@@ -149,7 +150,7 @@ pub(crate) struct DriverAttachments {
     /// Processes that mapped a driver since the last drain.
     new_processes: Vec<Pid>,
     /// Executable mappings since the last drain.
-    mapped: Vec<MmapEvent>,
+    mapped: Vec<Mapping>,
     /// Processes that mapped a PyTorch library since the last drain; true if some may be missing.
     torch: (Vec<Pid>, bool),
     notices: Vec<Notice>,
@@ -191,11 +192,11 @@ impl DriverAttachments {
         processes: &mut ProcessTable,
     ) -> Result<(), Error> {
         for path in self.named.clone() {
-            let library = DriverLibrary::open(&path, &path)?;
+            let library = DriverLibrary::open(&path)?;
             self.attach(loaded, library, true)?;
         }
         for path in installed() {
-            self.try_path(loaded, &path, &path, true)?;
+            self.try_library(loaded, DriverLibrary::open(&path), true)?;
         }
         self.scan_processes(loaded)?;
         // Scanned after attaching: a process that has the driver now may have called it before.
@@ -237,7 +238,7 @@ impl DriverAttachments {
         if !new.is_empty() {
             // These processes could call the driver before it was probed.
             for mapping in self.scan_processes(loaded)? {
-                let file = self.attempts.outcome(&mapping.device_inode, Instant::now());
+                let file = self.attempts.outcome(&mapping.file_id(), Instant::now());
                 if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
                     self.had_driver(mapping.pid, processes);
                 }
@@ -269,7 +270,7 @@ impl DriverAttachments {
     }
 
     /// Returns executable mappings of files since the last call.
-    pub(crate) fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+    pub(crate) fn drain_mmaps(&mut self) -> Vec<Mapping> {
         std::mem::take(&mut self.mapped)
     }
 
@@ -288,25 +289,25 @@ impl DriverAttachments {
         self.watch.iter().flat_map(MmapWatcher::fds)
     }
 
-    fn mappings(&self) -> Vec<DriverMapping> {
+    fn mappings(&self) -> Vec<Mapping> {
         match &self.targets {
             None => scan_all(),
             Some(pids) => pids.iter().copied().flat_map(scan_process).collect(),
         }
     }
 
-    fn scan_processes(&mut self, loaded: &LoadedObject) -> Result<Vec<DriverMapping>, Error> {
+    fn scan_processes(&mut self, loaded: &LoadedObject) -> Result<Vec<Mapping>, Error> {
         let mappings = self.mappings();
         for mapping in &mappings {
             self.try_mapping(loaded, mapping)?;
         }
-        self.attempts.keep(&mappings.iter().map(|mapping| mapping.device_inode.clone()).collect());
+        self.attempts.keep(&mappings.iter().map(Mapping::file_id).collect());
         Ok(mappings)
     }
 
-    fn try_mapping(&mut self, loaded: &LoadedObject, mapping: &DriverMapping) -> Result<(), Error> {
+    fn try_mapping(&mut self, loaded: &LoadedObject, mapping: &Mapping) -> Result<(), Error> {
         let now = Instant::now();
-        match self.attempts.outcome(&mapping.device_inode, now) {
+        match self.attempts.outcome(&mapping.file_id(), now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
                     attached.last_used = now;
@@ -316,23 +317,29 @@ impl DriverAttachments {
             Some(Err(())) => return Ok(()),
             None => {}
         }
-        let path = mapping.paths_to_open().into_iter().find(|path| open_regular(path).is_ok());
-        let Some(path) = path else { return Ok(()) };
-        let outcome = self.try_path(loaded, &path, &mapping.path, false)?;
-        self.attempts.insert(&mapping.device_inode, outcome.ok_or(()), now);
+        let file = mapping.open();
+        let is_open = file.is_ok();
+        // A process that has exited makes no more calls.
+        if !is_open && start_of(mapping.pid).is_none() {
+            return Ok(());
+        }
+        let library = DriverLibrary::of(file, &mapping.path);
+        let outcome = self.try_library(loaded, library, false)?;
+        // Another process may have a path to the file.
+        if is_open {
+            self.attempts.insert(&mapping.file_id(), outcome.ok_or(()), now);
+        }
         Ok(())
     }
 
-    /// Attaches to a file that was found. A failure is reported, not fatal.
-    fn try_path(
+    /// Attaches to a library that was found. A failure is reported, not fatal.
+    fn try_library(
         &mut self,
         loaded: &LoadedObject,
-        path: &Path,
-        name: &Path,
+        library: Result<DriverLibrary, DriverLibraryError>,
         installed: bool,
     ) -> Result<Option<FileIdentity>, Error> {
-        debug_assert!(is_driver_name(name));
-        let library = match DriverLibrary::open(path, name) {
+        let library = match library {
             Ok(library) => library,
             Err(error) => {
                 self.report_failure(&error);

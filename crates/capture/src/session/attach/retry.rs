@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Device and inode of a file, as one process sees it.
-pub(in crate::session) type FileId = (String, u64);
+use crate::files::FileId;
 
 /// Minimum and maximum time until a failure is retried. A shortage can pass, and the content of a
 /// file or the file of an inode can change.
@@ -48,7 +47,7 @@ impl<T, E: Clone> AttachAttempts<T, E> {
         let retry_after = failed.map_or(MIN_RETRY_INTERVAL, |attempt| {
             (attempt.retry_after * 2).min(MAX_RETRY_INTERVAL)
         });
-        self.0.insert(file.clone(), Attempt { outcome, at: now, retry_after });
+        self.0.insert(*file, Attempt { outcome, at: now, retry_after });
     }
 
     /// Drops all files but the mapped ones.
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     fn file(inode: u64) -> FileId {
-        ("fe:00".to_owned(), inode)
+        ((0xfe, 0), inode)
     }
 
     #[test]

@@ -19,9 +19,8 @@ use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
 use crate::clock;
 use crate::error::Error;
-use crate::libraries::{
-    C10Error, C10Library, DriverMapping, FileIdentity, all_processes, open_regular, scan_torch,
-};
+use crate::files::Mapping;
+use crate::libraries::{C10Error, C10Library, FileIdentity, all_processes, scan_torch};
 use crate::plan::AttachPlan;
 use crate::session::processes::{Process, ProcessTable};
 use crate::wire;
@@ -119,7 +118,7 @@ impl TorchAttachments {
         let mut mapped = HashSet::new();
         for pid in &pids {
             let found = self.scan_process(loaded, *pid, true, processes);
-            mapped.extend(found.into_iter().map(|mapping| mapping.device_inode));
+            mapped.extend(found.iter().map(Mapping::file_id));
         }
         self.attempts.keep(&mapped);
         let notices = &mut self.notices;
@@ -140,7 +139,7 @@ impl TorchAttachments {
         pid: Pid,
         settled: bool,
         processes: &mut ProcessTable,
-    ) -> Vec<DriverMapping> {
+    ) -> Vec<Mapping> {
         let found = scan_torch(pid);
         let any_grows = !self.link_per_process && is_any_growing(processes);
         let Some(process) = found.cuda.then(|| processes.running(pid)).flatten() else {
@@ -178,10 +177,10 @@ impl TorchAttachments {
     fn try_mapping(
         &mut self,
         loaded: &LoadedObject,
-        mapping: &DriverMapping,
+        mapping: &Mapping,
     ) -> Result<FileIdentity, TensorsUnavailable> {
         let now = Instant::now();
-        match self.attempts.outcome(&mapping.device_inode, now) {
+        match self.attempts.outcome(&mapping.file_id(), now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
                     attached.last_used = now;
@@ -192,7 +191,7 @@ impl TorchAttachments {
             None => {}
         }
         let outcome = self.attach(loaded, mapping);
-        self.attempts.insert(&mapping.device_inode, outcome.clone(), now);
+        self.attempts.insert(&mapping.file_id(), outcome.clone(), now);
         outcome
     }
 
@@ -240,12 +239,11 @@ impl TorchAttachments {
     fn attach(
         &mut self,
         loaded: &LoadedObject,
-        mapping: &DriverMapping,
+        mapping: &Mapping,
     ) -> Result<FileIdentity, TensorsUnavailable> {
-        let paths = mapping.paths_to_open();
-        let path = paths.iter().find(|path| open_regular(path).is_ok());
-        let path = path.ok_or(TensorsUnavailable::Unreadable)?;
-        let library = C10Library::open(path, &mapping.path).map_err(|error| match error {
+        let file = mapping.open().map_err(C10Error::from);
+        let library = file.and_then(|file| C10Library::of(file, &mapping.path));
+        let library = library.map_err(|error| match error {
             C10Error::Unreadable => TensorsUnavailable::Unreadable,
             C10Error::NoFunction => TensorsUnavailable::NoSymbol,
         })?;

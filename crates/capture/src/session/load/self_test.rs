@@ -10,6 +10,7 @@ use super::super::read::counters::ProbeCounters;
 use super::bpf_log::verifier_error;
 use super::bpf_object::{LoadConfig, LoadedObject, ProbeSet, ProcessFilter};
 use crate::error::Error;
+use crate::files::mappings;
 use crate::plan::host_info::HostInfo;
 use crate::plan::{self, AttachMode};
 use crate::session::trace_mode::{StackMode, TensorMode};
@@ -74,15 +75,9 @@ fn reason(error: &Error) -> String {
 /// Offset of the target in this program's file.
 fn own_offset() -> Result<u64, String> {
     let address = self_test_target as *const () as u64;
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
-    maps.lines()
-        .find_map(|line| {
-            let mut fields = line.split_whitespace();
-            let (start, end) = fields.next()?.split_once('-')?;
-            let start = u64::from_str_radix(start, 16).ok()?;
-            let end = u64::from_str_radix(end, 16).ok()?;
-            let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
-            (start..end).contains(&address).then(|| address - start + offset)
-        })
+    let code = mappings(Pid(std::process::id()), |executable, _| executable);
+    let code = code.map_err(|error| error.to_string())?;
+    let own = code.iter().find(|mapping| (mapping.start..mapping.end).contains(&address));
+    own.map(|mapping| address - mapping.start + mapping.offset)
         .ok_or_else(|| "this program does not find itself in /proc/self/maps".to_owned())
 }

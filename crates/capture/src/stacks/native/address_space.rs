@@ -1,15 +1,12 @@
 //! The executable mappings of one process.
 
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
 
-use super::maps::{self, Mapping, MappingKind};
 use super::modules::{MappingTarget, ModuleFinder, ModuleId};
-use crate::libraries::MmapEvent;
+use crate::files::{Mapping, MappingKind, mappings};
 
 /// Minimum time between two reads for an unknown address.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
@@ -17,8 +14,6 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 const REFRESH_INTERVAL_AFTER_MMAP: Duration = Duration::from_millis(5);
 /// At most one part in this many of the time is spent on reading the mappings of a process.
 const MAX_READ_DUTY_CYCLE: u32 = 20;
-/// Maximum size of a list of mappings.
-const MAX_MAPS_BYTES: u64 = 32 << 20;
 
 /// Location of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +103,7 @@ impl AddressSpace {
             MappingKind::File | MappingKind::Vdso => {}
         }
         if entry.target.is_none() {
-            entry.target = modules.find(self.pid, &entry.mapping);
+            entry.target = modules.find(&entry.mapping);
         }
         match entry.target {
             Some(MappingTarget::Module(module)) => {
@@ -138,13 +133,11 @@ impl AddressSpace {
 
     fn read(&mut self) {
         let start = Instant::now();
-        let mut text = Vec::new();
-        let read = File::open(format!("/proc/{}/maps", self.pid))
-            .and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut text));
+        let mappings = mappings(self.pid, |executable, _| executable).unwrap_or_default();
         // The list of a process that has exited is empty. The known mappings stay.
-        self.read_failed = read.is_err() || text.is_empty();
+        self.read_failed = mappings.is_empty();
         if !self.read_failed {
-            self.replace(maps::parse(&text));
+            self.replace(mappings);
         }
         self.changed = false;
         self.read_duration = start.elapsed();
@@ -152,28 +145,20 @@ impl AddressSpace {
     }
 
     /// Uses the mmap events of a process whose mappings can no longer be read.
-    pub(super) fn use_mmap_events<'a>(&mut self, events: impl Iterator<Item = &'a MmapEvent>) {
+    pub(super) fn use_mmap_events<'a>(&mut self, events: impl Iterator<Item = &'a Mapping>) {
         let mut mappings: Vec<Mapping> = Vec::new();
         for mmap in events {
             // Replaces older mappings of the range.
             mappings.retain(|old| old.end <= mmap.start || mmap.end <= old.start);
-            mappings.push(Mapping {
-                start: mmap.start,
-                end: mmap.end,
-                offset: mmap.offset,
-                device: mmap.device,
-                inode: mmap.inode,
-                kind: MappingKind::File,
-                path: mmap.path.clone(),
-                deleted: false,
-            });
+            mappings.push(mmap.clone());
         }
-        mappings.sort_by_key(|mapping| mapping.start);
         self.replace(mappings);
         self.from_mmap_events = true;
     }
 
-    fn replace(&mut self, mappings: Vec<Mapping>) {
+    fn replace(&mut self, mut mappings: Vec<Mapping>) {
+        // The kernel sorts them, but a list that was read while the process changed may be unsorted.
+        mappings.sort_by_key(|mapping| mapping.start);
         let mut old = std::mem::take(&mut self.entries).into_iter().peekable();
         for mapping in mappings {
             while old.next_if(|entry| entry.mapping.start < mapping.start).is_some() {}

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use object::{Object, ObjectSection};
 
-use super::elf_image::ElfImage;
-use crate::libraries::open_regular;
+use crate::files::{ElfImage, open_regular};
 
 /// Where distributions install debug information.
 const DEBUG_DIR: &str = "/usr/lib/debug";

@@ -12,7 +12,7 @@ use gimli::{
 };
 use hashbrown::HashMap;
 
-use super::elf_image::{Elf, ElfImage, FileRange};
+use crate::files::{Elf, ElfImage, FileRange};
 
 /// Maximum number of cached addresses per file; beyond it all are dropped.
 const MAX_CACHED_ADDRESSES: usize = 1 << 16;

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use framehop::x86_64::UnwindRegsX86_64;
 use object::{Object, ObjectSection};
 
-use super::elf_image::ElfImage;
 use super::modules::{Module, ModuleRegistry};
 use super::symbolizer::NativeSymbolizer;
 use super::unwind::FrameLocation;
 use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
-use crate::libraries::open_regular;
+use crate::files::{ElfImage, open_regular};
 
 /// Number of places of the file that are unwound and symbolized.
 const PLACES: u64 = 24;

@@ -11,9 +11,7 @@ use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
 use hashbrown::HashMap;
 
-use super::elf_image::{ElfImage, ImageError};
-use super::maps::{Mapping, MappingKind};
-use crate::libraries::open_regular;
+use crate::files::{ElfImage, FileId, ImageError, Mapping, MappingKind, open_regular};
 
 /// Maximum number of files kept. Each takes a mapping, of which a process may have 65,530.
 const MAX_MODULES: usize = 1 << 14;
@@ -66,14 +64,6 @@ struct FileKey {
     modified: (i64, i64),
 }
 
-/// Identity of a file that cannot be opened, from `/proc`.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct UnopenedFileKey {
-    device: (u32, u32),
-    inode: u64,
-    path: PathBuf,
-}
-
 /// Target of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MappingTarget {
@@ -88,7 +78,8 @@ pub(super) struct ModuleFinder {
     registry: ModuleRegistry,
     by_file: HashMap<FileKey, MappingTarget>,
     by_build_id: HashMap<Arc<[u8]>, Vec<ModuleId>>,
-    unopened: HashMap<UnopenedFileKey, ModuleId>,
+    /// Files that cannot be opened, by what `/proc` shows of them.
+    unopened: HashMap<(FileId, PathBuf), ModuleId>,
 }
 
 impl ModuleFinder {
@@ -97,10 +88,10 @@ impl ModuleFinder {
     }
 
     /// Returns the module of a mapping; `None` if the limit is reached.
-    pub(super) fn find(&mut self, pid: Pid, mapping: &Mapping) -> Option<MappingTarget> {
+    pub(super) fn find(&mut self, mapping: &Mapping) -> Option<MappingTarget> {
         let file = match mapping.kind {
-            MappingKind::File => open(pid, mapping),
-            MappingKind::Vdso => vdso(pid, mapping).ok_or_else(|| unopened_reason(pid)),
+            MappingKind::File => open(mapping),
+            MappingKind::Vdso => vdso(mapping).ok_or_else(|| unopened_reason(mapping.pid)),
             MappingKind::Probes | MappingKind::Anonymous => return Some(MappingTarget::NoModule),
         };
         let file = match file {
@@ -141,7 +132,7 @@ impl ModuleFinder {
             return Some(known);
         }
         let build_id = image.build_id().cloned();
-        let path = Arc::from(mapping.name());
+        let path = Arc::from(mapping.path.to_string_lossy());
         let id = self.registry.push(Arc::new(Module { path, image: Ok(image) }))?;
         if let Some(build_id) = build_id {
             self.by_build_id.entry(build_id).or_default().push(id);
@@ -151,12 +142,11 @@ impl ModuleFinder {
 
     /// Adds a module without its file: the path and the offset in the file are still known.
     fn without_file(&mut self, mapping: &Mapping, reason: UnknownReason) -> Option<MappingTarget> {
-        let (device, inode) = (mapping.device, mapping.inode);
-        let key = UnopenedFileKey { device, inode, path: mapping.path.clone() };
+        let key = (mapping.file_id(), mapping.path.clone());
         if let Some(id) = self.unopened.get(&key) {
             return Some(MappingTarget::Module(*id));
         }
-        let module = Module { path: Arc::from(mapping.name()), image: Err(reason) };
+        let module = Module { path: Arc::from(mapping.path.to_string_lossy()), image: Err(reason) };
         let id = self.registry.push(Arc::new(module))?;
         self.unopened.insert(key, id);
         Some(MappingTarget::Module(id))
@@ -169,12 +159,10 @@ fn key(file: &File) -> Option<FileKey> {
     Some(FileKey { device: metadata.dev(), inode: metadata.ino(), size: metadata.size(), modified })
 }
 
-/// Opens the file of a mapping. Tries `map_files` first, which works for deleted files and other
-/// mount namespaces, then `root`, which works for other mount namespaces, then the plain path,
-/// which works after the process has exited.
-fn open(pid: Pid, mapping: &Mapping) -> Result<File, UnknownReason> {
-    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    if let Ok(file) = open_regular(Path::new(&range)) {
+/// Opens the file of a mapping: through the mapping, then by its path as the process sees it, then
+/// by its path here, which works after the process has exited.
+fn open(mapping: &Mapping) -> Result<File, UnknownReason> {
+    if let Ok(file) = mapping.open_mapped() {
         return Ok(file);
     }
     let device = libc::makedev(mapping.device.0, mapping.device.1);
@@ -184,13 +172,12 @@ fn open(pid: Pid, mapping: &Mapping) -> Result<File, UnknownReason> {
             metadata.ino() == mapping.inode && (any_device || metadata.dev() == device)
         })
     };
-    let root = Path::new(&format!("/proc/{pid}/root")).join(mapping.relative());
-    if let Some(file) = open_regular(&root).ok().filter(|file| is_mapped_file(file, false)) {
+    if let Some(file) = mapping.open_by_path().ok().filter(|file| is_mapped_file(file, false)) {
         return Ok(file);
     }
     // The inode of a deleted file may have been reused.
     let plain = (!mapping.deleted).then(|| open_regular(&mapping.path).ok()).flatten();
-    plain.filter(|file| is_mapped_file(file, true)).ok_or_else(|| unopened_reason(pid))
+    plain.filter(|file| is_mapped_file(file, true)).ok_or_else(|| unopened_reason(mapping.pid))
 }
 
 fn unopened_reason(pid: Pid) -> UnknownReason {
@@ -199,11 +186,11 @@ fn unopened_reason(pid: Pid) -> UnknownReason {
 }
 
 /// Copies the vDSO of a process, which exists only in memory, into a file.
-fn vdso(pid: Pid, mapping: &Mapping) -> Option<File> {
+fn vdso(mapping: &Mapping) -> Option<File> {
     let bytes =
         usize::try_from(mapping.end.checked_sub(mapping.start)?.min(MAX_VDSO_BYTES)).ok()?;
     let mut content = vec![0; bytes];
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = File::open(format!("/proc/{}/mem", mapping.pid)).ok()?;
     memory.read_exact_at(&mut content, mapping.start).ok()?;
     // SAFETY: the name is a C string that outlives the call.
     let descriptor = unsafe { libc::memfd_create(c"vdso".as_ptr(), libc::MFD_CLOEXEC) };
@@ -219,47 +206,46 @@ fn vdso(pid: Pid, mapping: &Mapping) -> Option<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::native::maps;
+    use crate::files::mappings;
 
-    /// A mapping of this process with a wrong range, so that `map_files` does not work.
+    const EXITED: Pid = Pid(u32::MAX - 1);
+
+    /// A mapping of this process with a wrong range, so that it cannot be opened through it.
     fn of_this_program() -> Mapping {
         let program = std::fs::read_link("/proc/self/exe").unwrap();
-        let text = std::fs::read("/proc/self/maps").unwrap();
-        let mut mappings = maps::parse(&text).into_iter();
-        let mut mapping = mappings.find(|mapping| mapping.path == program).unwrap();
-        mapping.end += 4096 << 20;
-        mapping
+        let is_program = |_, path: &Path| path == program;
+        let mapping = mappings(Pid(std::process::id()), is_program).unwrap().remove(0);
+        Mapping { end: mapping.end + (4096 << 20), ..mapping }
     }
 
     #[test]
     fn only_the_mapped_file_is_opened() {
-        let (own_pid, exited) = (Pid(std::process::id()), Pid(u32::MAX - 1));
         let mapping = of_this_program();
-        let inode =
-            |file: Result<File, UnknownReason>| file.map(|file| file.metadata().unwrap().ino());
-        assert_eq!(inode(open(own_pid, &mapping)), Ok(mapping.inode));
+        let inode = |mapping: &Mapping| open(mapping).map(|file| file.metadata().unwrap().ino());
+        let after_exit = |mapping: &Mapping| inode(&Mapping { pid: EXITED, ..mapping.clone() });
+        assert_eq!(inode(&mapping), Ok(mapping.inode));
         // The process has exited, but the file still exists.
-        assert_eq!(inode(open(exited, &mapping)), Ok(mapping.inode));
+        assert_eq!(after_exit(&mapping), Ok(mapping.inode));
         let deleted = Mapping { deleted: true, ..mapping.clone() };
-        assert_eq!(inode(open(exited, &deleted)), Err(UnknownReason::ProcessExited));
+        assert_eq!(after_exit(&deleted), Err(UnknownReason::ProcessExited));
         // The path is that of another file now.
         let replaced = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
-        assert_eq!(inode(open(own_pid, &replaced)), Err(UnknownReason::Unreadable));
-        assert_eq!(inode(open(exited, &replaced)), Err(UnknownReason::ProcessExited));
+        assert_eq!(inode(&replaced), Err(UnknownReason::Unreadable));
+        assert_eq!(after_exit(&replaced), Err(UnknownReason::ProcessExited));
         // Only regular files are opened.
         let device = Mapping { path: "/dev/zero".into(), ..mapping };
-        assert_eq!(inode(open(own_pid, &device)), Err(UnknownReason::Unreadable));
+        assert_eq!(inode(&device), Err(UnknownReason::Unreadable));
     }
 
     #[test]
     fn file_that_cannot_be_opened_is_a_module() {
-        let mapping = Mapping { path: "/not/there".into(), ..of_this_program() };
+        let mapping = Mapping { pid: EXITED, path: "/not/there".into(), ..of_this_program() };
         let mut modules = ModuleFinder::default();
-        let Some(MappingTarget::Module(id)) = modules.find(Pid(u32::MAX - 1), &mapping) else {
+        let Some(MappingTarget::Module(id)) = modules.find(&mapping) else {
             panic!("no module");
         };
         assert_eq!(&*modules.registry().path(id), "/not/there");
-        assert_eq!(modules.find(Pid(u32::MAX - 1), &mapping), Some(MappingTarget::Module(id)));
+        assert_eq!(modules.find(&mapping), Some(MappingTarget::Module(id)));
         assert_eq!(
             modules.registry().get(id).unwrap().image.as_ref().err(),
             Some(&UnknownReason::ProcessExited)

@@ -11,10 +11,10 @@ use hashbrown::HashMap;
 
 use super::debug_file::{self, DebugInfoStatus};
 use super::demangle::{demangle, is_mangled, truncate};
-use super::elf_image::ElfImage;
 use super::modules::{Module, ModuleId, ModuleRegistry};
 use super::perf_map::PerfMaps;
 use super::unwind::FrameLocation;
+use crate::files::ElfImage;
 
 /// Maximum number of cached symbols; beyond it all are dropped.
 const MAX_CACHED_SYMBOLS: usize = 1 << 20;

@@ -11,7 +11,7 @@ use framehop::x86_64::UnwindRegsX86_64;
 use super::address_space::{AddressSpace, CodeLocation};
 use super::modules::{Module, ModuleFinder, ModuleId, ModuleRegistry};
 use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
-use crate::libraries::MmapEvent;
+use crate::files::Mapping;
 
 /// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 128;
@@ -177,7 +177,7 @@ pub(crate) struct NativeUnwinder {
     tables: UnwindTables,
     caches: RuleCaches,
     /// Recent mappings of all processes: some exit before their mappings can be read.
-    recent: VecDeque<MmapEvent>,
+    recent: VecDeque<Mapping>,
 }
 
 impl Default for NativeUnwinder {
@@ -211,7 +211,7 @@ impl NativeUnwinder {
     }
 
     /// Adds an mmap event.
-    pub(crate) fn mapped(&mut self, mmap: MmapEvent) {
+    pub(crate) fn mapped(&mut self, mmap: Mapping) {
         if self.recent.len() >= MAX_RECENT_MMAPS {
             self.recent.pop_front();
         }

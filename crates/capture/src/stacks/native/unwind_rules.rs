@@ -7,7 +7,7 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 
 use super::drap::{DrapFinder, DrapRule};
-use super::elf_image::{Elf, ElfImage, FileRange};
+use crate::files::{Elf, ElfImage, FileRange};
 
 /// Number of caches among which addresses are divided; each has 509 entries.
 const CACHE_SHARDS: usize = 64;

@@ -1,11 +1,16 @@
 //! Finds the Python interpreter of a process, its version and its structures.
 
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use engine::model::ids::Pid;
 
 use super::layout::{self, PythonLayout};
 use super::memory::{MemoryReader, ProcessMemory};
 use super::version::{self, PythonVersion};
-use super::{debug_offsets, elf, maps, validate};
+use super::{debug_offsets, elf, validate};
+use crate::files::{Mapping, map, mappings};
 use crate::wire::WirePython;
 
 /// Maximum number of files of a process that are searched.
@@ -68,15 +73,16 @@ pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, PythonUnsupported> {
 pub(super) fn anchors(pid: Pid) -> Result<Vec<InterpreterAnchor>, PythonUnsupported> {
     let mut anchors = Vec::new();
     let mut unreadable = false;
-    let candidates = maps::candidates(pid).map_err(|_| PythonUnsupported::Unreadable)?;
-    for mapped in candidates.into_iter().take(MAX_FILES) {
-        let name = mapped.name().to_string_lossy();
-        let Ok(file) = mapped.open(pid) else {
+    let candidates = candidates(pid).map_err(|_| PythonUnsupported::Unreadable)?;
+    for mapped in candidates.chunk_by(|one, other| one.path == other.path).take(MAX_FILES) {
+        let Some(first) = mapped.first() else { continue };
+        let name = first.path.file_name().unwrap_or_default().to_string_lossy();
+        let Ok(file) = first.open().and_then(|file| map(&file)) else {
             unreadable |= name.contains("python");
             continue;
         };
         let Some(elf) = elf::read(&file) else { continue };
-        let Some(bias) = elf.bias(&mapped.mappings) else { continue };
+        let Some(bias) = elf.bias(mapped) else { continue };
         let file_version = elf.constant_version.or_else(|| version::of_file_name(&name));
         anchors.push(InterpreterAnchor {
             runtime: elf.runtime.wrapping_add(bias),
@@ -86,6 +92,28 @@ pub(super) fn anchors(pid: Pid) -> Result<Vec<InterpreterAnchor>, PythonUnsuppor
         });
     }
     if anchors.is_empty() && unreadable { Err(PythonUnsupported::Unreadable) } else { Ok(anchors) }
+}
+
+/// Returns the mappings of files that may contain an interpreter.
+fn candidates(pid: Pid) -> io::Result<Vec<Mapping>> {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = program.as_os_str().as_bytes();
+    let program = program.strip_suffix(b" (deleted)").unwrap_or(program);
+    let mut found = mappings(pid, |_, path| rank(path, program).is_some())?;
+    found.sort_by_cached_key(|one| (rank(&one.path, program), one.path.clone(), one.start));
+    Ok(found)
+}
+
+/// Returns the rank of a file that may contain an interpreter, most likely first: the program
+/// itself, then `libpython…`, then `python…` (a program started through a loader).
+fn rank(path: &Path, program: &[u8]) -> Option<u8> {
+    let name = path.file_name().filter(|_| path.is_absolute())?.as_bytes();
+    match path.as_os_str().as_bytes() {
+        path if path == program => Some(0),
+        _ if name.starts_with(b"libpython") => Some(1),
+        _ if name.starts_with(b"python") => Some(2),
+        _ => None,
+    }
 }
 
 /// Determines the layout of the interpreter at an anchor, and checks that its structures match it.
@@ -128,4 +156,25 @@ fn by_version(
     }
     layout::of_version(version)
         .ok_or_else(|| PythonUnsupported::UnknownVersion(version.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likely_interpreters_are_ranked_first() {
+        let program = b"/usr/bin/run me";
+        for (path, expected) in [
+            ("/usr/bin/run me", Some(0)),
+            ("/usr/lib/libpython3.9.so.1.0", Some(1)),
+            ("/usr/bin/python3.14", Some(2)),
+            ("/usr/lib/libc.so.6", None),
+            ("[heap]", None),
+            ("python", None),
+            ("", None),
+        ] {
+            assert_eq!(rank(Path::new(path), program), expected, "{path}");
+        }
+    }
 }

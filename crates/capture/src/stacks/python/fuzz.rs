@@ -121,6 +121,6 @@ pub(crate) fn python(bytes: &[u8]) -> bool {
 }
 
 /// Searches a file for an interpreter. Returns whether it has one.
-pub(crate) fn elf(file: &std::fs::File) -> bool {
+pub(crate) fn elf(file: &[u8]) -> bool {
     super::elf::read(file).is_some_and(|elf| elf.bias(&[]).is_none())
 }

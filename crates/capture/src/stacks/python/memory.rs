@@ -1,7 +1,4 @@
-//! Readers for the memory of another process, or a file.
-
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+//! Readers for the memory of another process.
 
 use engine::model::ids::Pid;
 
@@ -39,13 +36,6 @@ pub(crate) trait MemoryReader {
 impl<M: MemoryReader + ?Sized> MemoryReader for &M {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         (**self).read(address, into)
-    }
-}
-
-/// A file, by offset.
-impl MemoryReader for File {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        self.read_exact_at(into, address).is_ok()
     }
 }
 

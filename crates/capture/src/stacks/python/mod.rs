@@ -1,7 +1,7 @@
 //! Python stacks: finds the interpreter of a process, and symbolizes its frames.
 //!
 //! [`detect`] finds out whether a process runs CPython and where its structures are ([`elf`],
-//! [`maps`], [`layout`], [`debug_offsets`]). The probes use that to walk the frames.
+//! [`layout`], [`debug_offsets`]). The probes use that to walk the frames.
 //! [`symbolizer`] resolves the names and lines of the frames ([`strings`], [`line_table`]). No data
 //! of the process is trusted.
 
@@ -12,7 +12,6 @@ mod elf;
 pub(crate) mod fuzz;
 mod layout;
 mod line_table;
-mod maps;
 mod memory;
 mod strings;
 mod symbolizer;

@@ -1,10 +1,9 @@
 //! ELF files with and without an interpreter.
 
-use std::path::PathBuf;
+use engine::model::ids::Pid;
 
+use crate::files::{Mapping, parse};
 use crate::stacks::python::elf::{InterpreterElf, read};
-use crate::stacks::python::maps::Mapping;
-use crate::stacks::python::memory::MemoryReader;
 use crate::stacks::python::version::PythonVersion;
 
 /// A small ELF file: a readable segment, an executable one, and given sections.
@@ -26,16 +25,6 @@ const COMPLETE: File = File {
     constants: b"\0/usr/lib/python3.10\0",
 };
 
-struct Bytes(Vec<u8>);
-
-impl MemoryReader for Bytes {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        let Ok(from) = usize::try_from(address) else { return false };
-        let found = self.0.get(from..).and_then(|rest| rest.get(..into.len()));
-        found.map(|found| into.copy_from_slice(found)).is_some()
-    }
-}
-
 impl File {
     fn bytes(&self) -> Vec<u8> {
         let mut names = vec![0];
@@ -54,7 +43,7 @@ impl File {
         let own = own.chain(self.sections.iter().map(|(name, _)| *name)).chain([".own"]);
         let own = format!("\0{}\0", own.collect::<Vec<_>>().join("\0"));
         let mut name_at = 1;
-        let mut table = Vec::new();
+        let mut table = vec![0; 64];
         let kind = if self.dynamic { 11 } else { 2 };
         let mut add = |name: &str, kind: u32, address: u64, link: u32, data: &[u8]| {
             let words = [u64::from(kind) << 32 | name_at, 0, address];
@@ -63,7 +52,7 @@ impl File {
             name_at += name.len() as u64 + 1;
             out.extend_from_slice(data);
         };
-        add(".symbols", kind, 0, 1, &symbols);
+        add(".symbols", kind, 0, 2, &symbols);
         add(".names", 3, 0, 0, &names);
         add(".rodata", 1, 0, 0, self.constants);
         for (name, address) in &self.sections {
@@ -89,7 +78,7 @@ impl File {
     }
 
     fn head(&self, out: &mut [u8], sections: u64, count: u16) {
-        out[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        out[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         out[16] = if self.fixed { 2 } else { 3 };
         out[32..40].copy_from_slice(&64_u64.to_le_bytes());
         out[40..48].copy_from_slice(&sections.to_le_bytes());
@@ -99,13 +88,14 @@ impl File {
     }
 
     fn read(&self) -> Option<InterpreterElf> {
-        read(&Bytes(self.bytes()))
+        read(&self.bytes())
     }
 }
 
 fn mapping(start: u64, offset: u64, executable: bool) -> Mapping {
-    let range = start..start + 0x1000;
-    Mapping { range, offset, executable, path: PathBuf::from("/p") }
+    let mode = if executable { "r-xp" } else { "r--p" };
+    let line = format!("{start:x}-{:x} {mode} {offset:x} fe:00 1 /p", start + 0x1000);
+    parse(Pid(1), line.as_bytes(), |_, _| true).next().unwrap()
 }
 
 #[test]
@@ -131,8 +121,8 @@ fn interpreter_of_stripped_file_is_found_by_section() {
 #[test]
 fn other_files_have_no_interpreter() {
     assert_eq!(File { symbols: vec![("main", 1)], ..COMPLETE }.read(), None);
-    assert_eq!(read(&Bytes(b"#!/bin/sh\n".to_vec())), None);
-    assert_eq!(read(&Bytes(Vec::new())), None);
+    assert_eq!(read(b"#!/bin/sh\n"), None);
+    assert_eq!(read(b""), None);
 }
 
 #[test]
@@ -157,11 +147,11 @@ fn corrupt_files_do_not_panic() {
     let file = File { symbols, sections: vec![(".PyRuntime", 0x20)], ..COMPLETE }.bytes();
     let mappings = [mapping(0x7000_0000, 0, false), mapping(u64::MAX - 0x1000, 0x1000, true)];
     for at in 0..file.len() {
-        assert!(read(&Bytes(file[..at].to_vec())).is_none_or(|elf| elf.runtime == 0x20));
+        assert!(read(&file[..at]).is_none_or(|elf| elf.runtime == 0x20));
         for value in [0, 1, 0x7f, 0x80, 0xff, !file[at]] {
             let mut wrong = file.clone();
             wrong[at] = value;
-            read(&Bytes(wrong)).and_then(|elf| elf.bias(&mappings));
+            read(&wrong).and_then(|elf| elf.bias(&mappings));
         }
     }
 }

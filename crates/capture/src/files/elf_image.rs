@@ -2,31 +2,32 @@
 //! the file is deleted and all processes that used it exit.
 
 use std::fs::File;
+use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use memmap2::Mmap;
-use object::elf::{PF_X, PT_LOAD};
-use object::read::elf::{ElfFile64, ProgramHeader};
+use object::elf::{PF_X, PT_LOAD, SHN_UNDEF, Sym64};
+use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
 use object::{Architecture, Object, ObjectSection};
 
 use super::sigbus_guard;
 
 /// How an ELF file is read.
-pub(super) type Elf<'data> = ElfFile64<'data, object::Endianness, &'data [u8]>;
+pub(crate) type Elf<'data> = ElfFile64<'data, object::Endianness, &'data [u8]>;
 
 /// An executable segment of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     offset: u64,
     bytes: u64,
     address: u64,
 }
 
 /// A mapped ELF file.
-pub(super) struct ElfImage {
+pub(crate) struct ElfImage {
     map: Arc<Mmap>,
     /// Kept only if the file cannot be opened again through its mapping.
     file: Option<File>,
@@ -38,21 +39,48 @@ pub(super) struct ElfImage {
 
 /// Reason why a file cannot be used.
 #[derive(Debug)]
-pub(super) enum ImageError {
+pub(crate) enum ImageError {
     /// It is not a program or library for this machine.
     NotElf,
     /// It cannot be read.
     Unreadable,
 }
 
+/// Maps a file, so that sizes in it never lead to an allocation.
+pub(crate) fn map(file: &File) -> io::Result<Mmap> {
+    sigbus_guard::install();
+    // SAFETY: the mapping is private and never written to. Other processes can change the file
+    // meanwhile: all readers accept any content and copy what they keep, and a file that shrinks
+    // reads as zeros (see `sigbus_guard`).
+    unsafe { Mmap::map(file) }
+}
+
+/// Maximum number of symbols of a file, and of bytes of a name, that are read.
+const MAX_SYMBOLS: usize = 1 << 22;
+const MAX_SYMBOL_BYTES: usize = 256;
+
+/// Returns the dynamic or all symbols that a file defines, with their names.
+pub(crate) fn symbols<'data>(
+    elf: &Elf<'data>,
+    dynamic: bool,
+) -> impl Iterator<Item = (&'data [u8], &'data Sym64<object::Endianness>)> {
+    let endian = elf.endian();
+    let table = if dynamic { elf.elf_dynamic_symbol_table() } else { elf.elf_symbol_table() };
+    let names = elf.elf_section_table().section(table.string_section());
+    let names = names.and_then(|names| names.data(endian, elf.data())).unwrap_or_default();
+    let defined =
+        table.iter().take(MAX_SYMBOLS).filter(move |one| one.st_shndx(endian) != SHN_UNDEF);
+    defined.filter_map(move |symbol| {
+        let name = names.get(symbol.st_name(endian) as usize..)?;
+        let end = name.iter().take(MAX_SYMBOL_BYTES).position(|&byte| byte == 0)?;
+        Some((name.get(..end)?, symbol))
+    })
+}
+
 impl ElfImage {
     /// Maps an open file and reads its headers.
-    pub(super) fn of(file: File) -> Result<Self, ImageError> {
-        sigbus_guard::install();
-        // SAFETY: the mapping is private and never written to. Other processes can change the file
-        // meanwhile: all readers accept any content and copy what they keep, and a file that
-        // shrinks reads as zeros (see `sigbus_guard`).
-        let map = unsafe { Mmap::map(&file) }.map_err(|_| ImageError::Unreadable)?;
+    pub(crate) fn of(file: File) -> Result<Self, ImageError> {
+        let map = map(&file).map_err(|_| ImageError::Unreadable)?;
         let elf = Elf::parse(&map[..]).map_err(|_| ImageError::NotElf)?;
         if elf.architecture() != Architecture::X86_64 {
             return Err(ImageError::NotElf);
@@ -69,23 +97,23 @@ impl ElfImage {
     }
 
     /// Returns the virtual address of a file offset in a code segment.
-    pub(super) fn address(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn address(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
             let inside = offset.checked_sub(segment.offset)?;
             (inside < segment.bytes).then(|| segment.address.checked_add(inside))?
         })
     }
 
-    pub(super) fn addresses(&self) -> Range<u64> {
+    pub(crate) fn addresses(&self) -> Range<u64> {
         self.addresses.clone()
     }
 
-    pub(super) fn build_id(&self) -> Option<&Arc<[u8]>> {
+    pub(crate) fn build_id(&self) -> Option<&Arc<[u8]>> {
         self.build_id.as_ref()
     }
 
     /// Returns whether two files have the same code. A build id alone can be forged.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.build_id.is_some()
             && self.build_id == other.build_id
             && self.map.len() == other.map.len()
@@ -93,7 +121,7 @@ impl ElfImage {
     }
 
     /// Returns a path to the file that works even if it was renamed or deleted.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         match &self.file {
             Some(file) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
             None => self.through_mapping(),
@@ -109,12 +137,12 @@ impl ElfImage {
     }
 
     /// Parses the headers again.
-    pub(super) fn elf(&self) -> Option<Elf<'_>> {
+    pub(crate) fn elf(&self) -> Option<Elf<'_>> {
         Elf::parse(&self.map[..]).ok()
     }
 
     /// Returns the virtual addresses of a section and its bytes.
-    pub(super) fn section(&self, elf: &Elf<'_>, name: &str) -> Option<(Range<u64>, FileRange)> {
+    pub(crate) fn section(&self, elf: &Elf<'_>, name: &str) -> Option<(Range<u64>, FileRange)> {
         let section = elf.section_by_name(name)?;
         let (start, bytes) = section.file_range()?;
         let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(bytes).ok()?);
@@ -154,7 +182,7 @@ fn addresses(elf: &Elf<'_>) -> Range<u64> {
 }
 
 /// A range of a mapped file, checked at construction.
-pub(super) struct FileRange {
+pub(crate) struct FileRange {
     map: Arc<Mmap>,
     range: Range<usize>,
 }
