@@ -24,20 +24,25 @@ SELECT site_key AS fingerprint, resource, program, min(place_name) AS location, 
 FROM in_process
 GROUP BY site_key, resource, program;
 
--- Peak memory of a program by release, against the release that was seen first before it.
+-- Peak memory of a program by release, against the release before it. Releases are ordered by the median of the first samples
+-- of their processes, so that a host with a wrong clock does not change the order.
 CREATE OR REPLACE VIEW growth_by_release AS
 WITH runs AS (
     SELECT host, pid, process_start_ns, program, release, max(peak_bytes) AS peak, min(time) AS seen
     FROM peaks WHERE release IS NOT NULL
     GROUP BY host, pid, process_start_ns, program, release
+), placed AS (
+    SELECT program, release, peak, seen, row_number() OVER (PARTITION BY program, release ORDER BY seen) AS place,
+           count(*) OVER (PARTITION BY program, release) AS places
+    FROM runs
 ), releases AS (
-    SELECT program, release, min(seen) AS first_seen, count(*) AS processes, floor(sum(peak) / (count(*) * 1e0)) AS mean_peak_bytes,
-           max(peak) AS max_peak_bytes
-    FROM runs GROUP BY program, release
+    SELECT program, release, min(seen) AS first_seen, max(CASE WHEN 2 * place <= places + 1 THEN seen END) AS median_seen,
+           count(*) AS processes, floor(sum(peak) / (count(*) * 1e0)) AS mean_peak_bytes, max(peak) AS max_peak_bytes
+    FROM placed GROUP BY program, release
 )
-SELECT program, release, first_seen, processes, mean_peak_bytes, max_peak_bytes,
+SELECT program, release, first_seen, median_seen, processes, mean_peak_bytes, max_peak_bytes,
        mean_peak_bytes - max(mean_peak_bytes) OVER (
-           PARTITION BY program ORDER BY first_seen, release ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS growth_bytes
+           PARTITION BY program ORDER BY median_seen, release ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS growth_bytes
 FROM releases;
 
 -- The same for each site of a program: which line made the difference.
@@ -51,14 +56,20 @@ WITH runs AS (
     SELECT host, pid, process_start_ns, program, release, site_key, min(place_name) AS place_name, sum(peak) AS peak,
            min(seen) AS seen
     FROM runs GROUP BY host, pid, process_start_ns, program, release, site_key
+), placed AS (
+    SELECT program, release, site_key, place_name, peak, seen,
+           row_number() OVER (PARTITION BY program, release, site_key ORDER BY seen) AS place,
+           count(*) OVER (PARTITION BY program, release, site_key) AS places
+    FROM in_process
 ), releases AS (
-    SELECT program, release, site_key, min(place_name) AS location, min(seen) AS first_seen, count(*) AS processes,
+    SELECT program, release, site_key, min(place_name) AS location, min(seen) AS first_seen,
+           max(CASE WHEN 2 * place <= places + 1 THEN seen END) AS median_seen, count(*) AS processes,
            floor(sum(peak) / (count(*) * 1e0)) AS mean_peak_bytes
-    FROM in_process GROUP BY program, release, site_key
+    FROM placed GROUP BY program, release, site_key
 )
-SELECT program, release, site_key AS fingerprint, location, first_seen, processes, mean_peak_bytes,
+SELECT program, release, site_key AS fingerprint, location, first_seen, median_seen, processes, mean_peak_bytes,
        mean_peak_bytes - max(mean_peak_bytes) OVER (
-           PARTITION BY program, site_key ORDER BY first_seen, release ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS growth_bytes
+           PARTITION BY program, site_key ORDER BY median_seen, release ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS growth_bytes
 FROM releases;
 
 -- Peak memory of each job. The sum is an upper bound: its processes need not have their peaks at the same time.

@@ -14,6 +14,8 @@ import re
 import sys
 import time
 
+# Limit of each engine, in GiB.
+MEMORY = 3
 PACK = pathlib.Path(__file__).resolve().parents[3] / "contrib" / "fleet"
 
 
@@ -40,6 +42,7 @@ def statements(engine):
 
 def with_duckdb():
     import duckdb
+    duckdb.sql(f"SET memory_limit = '{MEMORY}GiB'")
 
     def run_query(query):
         result = duckdb.sql(query)
@@ -60,7 +63,7 @@ def with_clickhouse():
     def run_query(query):
         if query.startswith("CREATE"):
             return session.query(query) and []
-        more = "output_format_json_quote_64bit_integers = 0, output_format_json_quote_decimals = 0"
+        more = f"max_memory_usage = {MEMORY << 30}, output_format_json_quote_64bit_integers = 0, output_format_json_quote_decimals = 0"
         text = str(session.query(f"{query} SETTINGS {more}", "JSONEachRow"))
         return [json.loads(line) for line in text.splitlines()]
     return f"ClickHouse {run_query('SELECT version() AS version')[0]['version']}", run_query
@@ -69,7 +72,7 @@ def with_clickhouse():
 def with_spark():
     from pyspark.sql import SparkSession
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", "4g").getOrCreate()
+    spark = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", f"{MEMORY}g").getOrCreate()
     return f"Spark {spark.version}", lambda query: [row.asDict() for row in spark.sql(query).collect()]
 
 
