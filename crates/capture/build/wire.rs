@@ -66,7 +66,7 @@ fn enumerator(line: &str) -> Result<String, String> {
 
 fn structure<'a>(name: &str, fields: impl Iterator<Item = &'a str>) -> Result<String, String> {
     let mut out = format!(
-        "/// See `wire.h`.\n#[derive(Clone, Copy, Debug)]\n#[repr(C)]\npub struct {} {{\n",
+        "/// See `wire.h`.\n#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]\n#[repr(C)]\npub struct {} {{\n",
         camel(name)
     );
     let mut reads = String::new();

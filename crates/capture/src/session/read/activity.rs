@@ -11,7 +11,7 @@ use engine::model::ids::{GraphExecId, KernelId, Pid, Tid};
 use engine::model::units::Timestamp;
 
 use super::super::load::bpf_object::LoadedObject;
-use super::table::Table;
+use super::table::{CounterKey, CounterTable, Program, Table};
 use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record, RecordBody};
 use crate::error::Error;
 use crate::hooks::bpf_row::direction;
@@ -27,10 +27,8 @@ const MAX_READ_DUTY_CYCLE: u32 = 50;
 
 /// The counters of the probes, and the values that were already reported.
 pub(crate) struct ActivityCounters {
-    launches: Table,
-    copies: Table,
-    reported_launches: HashMap<LaunchKey, LaunchCounts>,
-    reported_copies: HashMap<CopyKey, ReportedCopies>,
+    launches: CounterTable<wire::LaunchKey, LaunchCounts>,
+    copies: CounterTable<wire::CopyKey, ReportedCopies>,
     /// Deltas of processes whose first record was not read yet.
     deferred: ActivityDelta,
     /// Launches under a handle before it got the name in a record, by the time of the record.
@@ -44,8 +42,8 @@ pub(crate) struct ActivityCounters {
 struct Totals {
     /// Position of the ring at that time. Later records do not affect the counters.
     position: u64,
-    launches: Vec<(LaunchKey, Vec<u8>)>,
-    copies: Vec<(CopyKey, Vec<u8>)>,
+    launches: Vec<(wire::LaunchKey, Vec<u8>)>,
+    copies: Vec<(wire::CopyKey, Vec<u8>)>,
 }
 
 /// Exec generations that ended: all of a process, or those before the current one.
@@ -58,10 +56,10 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn covers(&self, pid: Pid, start: u64, exec_gen: ExecGeneration) -> bool {
-        self.pid == pid
-            && self.start.is_none_or(|own| is_same_start(own, start))
-            && self.current_gen.is_none_or(|next| exec_gen.is_before(next))
+    fn covers(&self, program: Program) -> bool {
+        self.pid == program.pid
+            && self.start.is_none_or(|own| is_same_start(own, program.start))
+            && self.current_gen.is_none_or(|next| program.exec_gen.is_before(next))
     }
 }
 
@@ -105,25 +103,6 @@ impl ActivityDelta {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct LaunchKey {
-    pid: Pid,
-    start: u64,
-    exec_gen: ExecGeneration,
-    target: LaunchTarget,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct CopyKey {
-    pid: Pid,
-    start: u64,
-    exec_gen: ExecGeneration,
-    direction: u8,
-    asynchronous: bool,
-    to: u64,
-    from: u64,
-}
-
 #[derive(Clone, Default)]
 struct ReportedCopies {
     calls: u64,
@@ -141,10 +120,8 @@ impl ActivityCounters {
     /// Reads the counters in two tables.
     pub(crate) fn with_tables(launches: Table, copies: Table) -> Self {
         Self {
-            launches,
-            copies,
-            reported_launches: HashMap::new(),
-            reported_copies: HashMap::new(),
+            launches: CounterTable::new(launches),
+            copies: CounterTable::new(copies),
             deferred: ActivityDelta::default(),
             prior_launches: HashMap::new(),
             early: None,
@@ -180,11 +157,11 @@ impl ActivityCounters {
                 continue;
             };
             let KernelNameRecord { start, exec_gen, kernel, before, .. } = named;
-            let target = LaunchTarget::Kernel(*kernel);
-            let key = LaunchKey { pid: *pid, start: *start, exec_gen: *exec_gen, target };
-            let reported = self.reported_launches.entry(key).or_default();
+            let (target, pid_of_key, start, exec_gen) = (kernel.0, pid.0, *start, exec_gen.0);
+            let key = wire::LaunchKey { target, pid: pid_of_key, graph: 0, exec_gen, start };
+            let reported = self.launches.reported.entry(key).or_default();
             if before.calls > reported.calls {
-                let launches = since(key.target, before, reported);
+                let launches = since(LaunchTarget::Kernel(*kernel), before, reported);
                 *reported = *before;
                 self.prior_launches.insert((*pid, *kernel, *time), launches);
             }
@@ -240,22 +217,14 @@ impl ActivityCounters {
     ) -> Result<(), Error> {
         if !ended.is_empty() {
             let mut totals = self.totals(0)?;
-            totals.retain(|pid, start, exec_gen| {
-                ended.iter().any(|ended| ended.covers(pid, start, exec_gen))
-            });
+            totals.retain(|program| ended.iter().any(|ended| ended.covers(program)));
             self.add(totals, now, delta, processes);
         }
         Ok(())
     }
 
     fn totals(&self, position: u64) -> Result<Totals, Error> {
-        let launches = self.launches.read_all()?.into_iter();
-        let launches = launches
-            .filter_map(|(key, value)| Some((parse::<wire::LaunchKey>(&key)?.into(), value)));
-        let copies = self.copies.read_all()?.into_iter();
-        let copies =
-            copies.filter_map(|(key, value)| Some((parse::<wire::CopyKey>(&key)?.into(), value)));
-        Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
+        Ok(Totals { position, launches: self.launches.read()?, copies: self.copies.read()? })
     }
 
     fn add(
@@ -265,22 +234,23 @@ impl ActivityCounters {
         delta: &mut ActivityDelta,
         processes: &mut ProcessTable,
     ) {
-        let mut push = |pid: Pid, start: u64, exec_gen, activity| {
+        let mut push = |Program { pid, start, exec_gen }, activity| {
             let kind = EventKind::Activity(activity);
             let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
             delta.0.entry((pid, start)).or_default().push((exec_gen, event));
         };
         for (key, values) in totals.launches {
             let Some(launches) = self.launched(key, &values) else { continue };
-            if let LaunchTarget::Kernel(kernel) = key.target {
-                let name = processes.entry(key.pid).kernel_names.name_of(key.pid, kernel);
-                name.into_iter().for_each(|name| push(key.pid, key.start, key.exec_gen, name));
+            if let LaunchTarget::Kernel(kernel) = launches.target {
+                let pid = Pid(key.pid);
+                let name = processes.entry(pid).kernel_names.name_of(pid, kernel);
+                name.into_iter().for_each(|name| push(key.program(), name));
             }
-            push(key.pid, key.start, key.exec_gen, GpuActivity::Launches(launches));
+            push(key.program(), GpuActivity::Launches(launches));
         }
         for (key, value) in totals.copies {
             let Some(copies) = self.copied(key, &value) else { continue };
-            push(key.pid, key.start, key.exec_gen, GpuActivity::Copies(Box::new(copies)));
+            push(key.program(), GpuActivity::Copies(Box::new(copies)));
         }
     }
 
@@ -291,31 +261,20 @@ impl ActivityCounters {
         start: u64,
         current_gen: Option<ExecGeneration>,
     ) {
-        let has_ended = |other: u64, exec_gen: ExecGeneration| {
-            other < start
-                || other == start && current_gen.is_none_or(|current| exec_gen.is_before(current))
+        let has_ended = |program: Program| {
+            let is_older = || current_gen.is_none_or(|current| program.exec_gen.is_before(current));
+            let is_ended = program.start < start || program.start == start && is_older();
+            program.pid == pid && is_ended
         };
         if let Some(totals) = &mut self.early {
-            totals.retain(|other, start, exec_gen| other != pid || !has_ended(start, exec_gen));
+            totals.retain(|program| !has_ended(program));
         }
-        self.reported_launches.retain(|key, _| {
-            let keep = key.pid != pid || !has_ended(key.start, key.exec_gen);
-            if !keep {
-                self.launches.delete(&key.bytes());
-            }
-            keep
-        });
-        self.reported_copies.retain(|key, _| {
-            let keep = key.pid != pid || !has_ended(key.start, key.exec_gen);
-            if !keep {
-                self.copies.delete(&key.bytes());
-            }
-            keep
-        });
+        self.launches.remove(has_ended);
+        self.copies.remove(has_ended);
     }
 
     /// Returns the launches of one kernel, summed over all CPUs, since the last read.
-    fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<KernelLaunches> {
+    fn launched(&mut self, key: wire::LaunchKey, values: &[u8]) -> Option<KernelLaunches> {
         let value_bytes = size_of::<wire::Launches>().next_multiple_of(8);
         let per_cpu: Vec<wire::Launches> = values.chunks(value_bytes).filter_map(parse).collect();
         let sum = |count: fn(&wire::Launches) -> u64| per_cpu.iter().map(count).sum::<u64>();
@@ -325,7 +284,7 @@ impl ActivityCounters {
             checked: sum(|cpu| cpu.checked),
             failed: sum(|cpu| cpu.failed),
         };
-        let reported = self.reported_launches.entry(key).or_default();
+        let reported = self.launches.reported.entry(key).or_default();
         // A kernel name may have been recorded after the counters were read.
         let now = now.max(reported);
         let before = std::mem::replace(reported, now);
@@ -333,17 +292,17 @@ impl ActivityCounters {
         if now == before {
             return None;
         }
-        let (shapes, last, other_shapes) = match key.target {
-            LaunchTarget::Kernel(_) => shapes(&per_cpu),
-            LaunchTarget::Graph(_) => (Vec::new(), None, 0),
+        let (target, (shapes, last, other_shapes)) = match key.graph {
+            0 => (LaunchTarget::Kernel(KernelId(key.target)), shapes(&per_cpu)),
+            _ => (LaunchTarget::Graph(GraphExecId(key.target)), (Vec::new(), None, 0)),
         };
-        let launches = since(key.target, &now, &before);
+        let launches = since(target, &now, &before);
         Some(KernelLaunches { last, shapes, other_shapes, ..launches })
     }
 
-    fn copied(&mut self, key: CopyKey, value: &[u8]) -> Option<CopyActivity> {
+    fn copied(&mut self, key: wire::CopyKey, value: &[u8]) -> Option<CopyActivity> {
         let now: wire::Copies = parse(value)?;
-        let reported = self.reported_copies.entry(key).or_default();
+        let reported = self.copies.reported.entry(key).or_default();
         if now.calls <= reported.calls {
             return None;
         }
@@ -357,7 +316,7 @@ impl ActivityCounters {
         let copies = CopyActivity {
             direction,
             pointers: (direction == CopyDirection::Unknown).then_some((now.to, now.from)),
-            asynchronous: key.asynchronous,
+            asynchronous: key.asynchronous != 0,
             calls: now.calls.saturating_sub(reported.calls),
             bytes: now.bytes.saturating_sub(reported.bytes),
             nanos: now.nanos.saturating_sub(reported.nanos),
@@ -374,9 +333,9 @@ impl ActivityCounters {
 }
 
 impl Totals {
-    fn retain(&mut self, is_wanted: impl Fn(Pid, u64, ExecGeneration) -> bool) {
-        self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.exec_gen));
-        self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.exec_gen));
+    fn retain(&mut self, is_wanted: impl Fn(Program) -> bool) {
+        self.launches.retain(|(key, _)| is_wanted(key.program()));
+        self.copies.retain(|(key, _)| is_wanted(key.program()));
     }
 }
 
@@ -410,62 +369,6 @@ impl From<wire::Shape> for LaunchShape {
     fn from(shape: wire::Shape) -> Self {
         let wire::Shape { grid, block, shared_bytes, .. } = shape;
         Self { grid, block, shared_bytes }
-    }
-}
-
-impl From<wire::LaunchKey> for LaunchKey {
-    fn from(key: wire::LaunchKey) -> Self {
-        let target = match key.graph {
-            0 => LaunchTarget::Kernel(KernelId(key.target)),
-            _ => LaunchTarget::Graph(GraphExecId(key.target)),
-        };
-        let (pid, exec_gen) = (Pid(key.pid), ExecGeneration(key.exec_gen));
-        Self { pid, start: key.start, exec_gen, target }
-    }
-}
-
-impl LaunchKey {
-    fn bytes(&self) -> Vec<u8> {
-        let (handle, graph) = match self.target {
-            LaunchTarget::Kernel(kernel) => (kernel.0, 0_u16),
-            LaunchTarget::Graph(exec) => (exec.0, 1),
-        };
-        [
-            &handle.to_ne_bytes()[..],
-            &self.pid.0.to_ne_bytes(),
-            &graph.to_ne_bytes(),
-            &self.exec_gen.0.to_ne_bytes(),
-            &self.start.to_ne_bytes(),
-        ]
-        .concat()
-    }
-}
-
-impl From<wire::CopyKey> for CopyKey {
-    fn from(key: wire::CopyKey) -> Self {
-        Self {
-            pid: Pid(key.pid),
-            start: key.start,
-            exec_gen: ExecGeneration(key.exec_gen),
-            direction: key.direction,
-            asynchronous: key.asynchronous != 0,
-            to: key.to,
-            from: key.from,
-        }
-    }
-}
-
-impl CopyKey {
-    fn bytes(&self) -> Vec<u8> {
-        [
-            &self.pid.0.to_ne_bytes()[..],
-            &[self.direction, u8::from(self.asynchronous)],
-            &self.exec_gen.0.to_ne_bytes(),
-            &self.to.to_ne_bytes(),
-            &self.from.to_ne_bytes(),
-            &self.start.to_ne_bytes(),
-        ]
-        .concat()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counters of the probes, and the records that they lost.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use engine::model::event::LostDelta;
 use engine::model::ids::Pid;
@@ -8,12 +8,12 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::super::load::bpf_object::{LoadedObject, map_error};
 use super::activity::Ended;
-use super::table::Table;
+use super::table::{CounterKey, CounterTable, Program, Table};
 use crate::decode::ExecGeneration;
 use crate::error::Error;
 use crate::session::liveness::is_same_start;
 use crate::session::processes::ProcessTable;
-use crate::wire::{self, ToWire};
+use crate::wire;
 
 /// Counters of the probes, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -58,15 +58,7 @@ impl ProbeCounters {
     }
 }
 
-/// An exec generation of a process that lost records.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct LostKey {
-    pid: Pid,
-    start: u64,
-    exec_gen: ExecGeneration,
-}
-
-impl LostKey {
+impl Program {
     /// The key of losses of unknown processes.
     const UNKNOWN: Self = Self { pid: Pid(0), start: 0, exec_gen: ExecGeneration(0) };
 
@@ -88,11 +80,6 @@ impl LostKey {
             _ => Owner::Unannounced,
         }
     }
-
-    fn wire(&self) -> wire::LostKey {
-        let Self { pid, start, exec_gen } = *self;
-        wire::LostKey { pid: pid.0, exec_gen: exec_gen.0, reserved: 0, start }
-    }
 }
 
 /// An exec generation that ended without having been announced.
@@ -113,13 +100,13 @@ pub(crate) struct Unannounced {
 pub(crate) struct PendingLosses {
     lost: Vec<PendingLoss>,
     /// Exec generations that ended by an exec before they were announced.
-    replaced: HashSet<LostKey>,
+    replaced: HashSet<Program>,
 }
 
 /// Records that an exec generation lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PendingLoss {
-    key: LostKey,
+    key: Program,
     lost: LostDelta,
     /// End of the ring when the first of these losses was read: the announcement of the process is
     /// before it, unless it was lost too.
@@ -155,24 +142,24 @@ impl PendingLosses {
 
     /// Returns the exec generations that ended without having been announced.
     pub(crate) fn ended(&self) -> impl Iterator<Item = Ended> {
-        self.ended_keys().map(|LostKey { pid, start, exec_gen }| {
+        self.ended_keys().map(|Program { pid, start, exec_gen }| {
             let next = ExecGeneration(exec_gen.0.wrapping_add(1));
             Ended { pid, start: Some(start), current_gen: Some(next) }
         })
     }
 
-    fn ended_keys(&self) -> impl Iterator<Item = LostKey> {
+    fn ended_keys(&self) -> impl Iterator<Item = Program> {
         self.lost.iter().filter(|one| one.lost.processes > 0).map(|one| one.key)
     }
 
     /// Removes and returns the losses of exec generations that ended without having been announced.
     /// Two threads that exit at once can mark an announced one, too.
     pub(crate) fn drain_unannounced(&mut self, announced: &ProcessTable) -> Vec<Unannounced> {
-        let is_unannounced = |key: &LostKey| key.owner(announced) != Owner::Announced;
+        let is_unannounced = |key: &Program| key.owner(announced) != Owner::Announced;
         let mut ended: Vec<_> = self.ended_keys().filter(is_unannounced).collect();
         ended.sort_unstable_by_key(|key| (key.pid, key.start, key.exec_gen.0));
-        let drain = |key: LostKey| {
-            let (replaced, LostKey { pid, start, exec_gen }) = (self.replaced.contains(&key), key);
+        let drain = |key: Program| {
+            let (replaced, Program { pid, start, exec_gen }) = (self.replaced.contains(&key), key);
             let next = ExecGeneration(exec_gen.0.wrapping_add(1));
             Unannounced { pid, start, replaced, next, lost: self.drain_before(pid, start, next) }
         };
@@ -204,7 +191,7 @@ impl PendingLosses {
             one.key.owner(announced) != Owner::Announced && !has_read(one.position)
         };
         let lost: Vec<_> = self.lost.extract_if(.., |one| is_unread(one)).collect();
-        let is_held = |key: &LostKey| lost.iter().any(|one| one.key == *key);
+        let is_held = |key: &Program| lost.iter().any(|one| one.key == *key);
         let replaced = self.replaced.extract_if(is_held).collect();
         Self { lost, replaced }
     }
@@ -212,7 +199,7 @@ impl PendingLosses {
     /// Returns the processes with losses of a later program than the announced one: the record of
     /// the exec was lost.
     pub(crate) fn unseen_execs(&self, announced: &ProcessTable) -> Vec<(Pid, ExecGeneration)> {
-        let is_later = |key: &LostKey| {
+        let is_later = |key: &Program| {
             key.owner(announced) == Owner::Unannounced && announced.exec_gen(key.pid).is_some()
         };
         let mut later: Vec<_> = self.lost.iter().map(|one| one.key).filter(is_later).collect();
@@ -238,7 +225,7 @@ impl PendingLosses {
         self.lost.iter().any(|one| one.lost.other > 0)
     }
 
-    fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> LostDelta {
+    fn remove(&mut self, is_wanted: impl Fn(&Program) -> bool) -> LostDelta {
         let wanted = self.lost.extract_if(.., |one| is_wanted(&one.key));
         wanted.fold(LostDelta::default(), |sum, one| sum.combined(&one.lost, u64::saturating_add))
     }
@@ -246,8 +233,7 @@ impl PendingLosses {
 
 /// Turns the cumulative counts of lost records into deltas.
 pub(crate) struct LossReader {
-    table: Table,
-    reported: HashMap<LostKey, LostDelta>,
+    counters: CounterTable<wire::LostKey, LostDelta>,
     total: u64,
     /// The last read found something new; a probe may have been between its two updates.
     read_again: bool,
@@ -260,14 +246,14 @@ impl LossReader {
         let map = loaded.map("lost_records")?;
         // The entry for losses that do not fit must exist before the map can be full.
         let none = [0; size_of::<wire::Lost>()];
-        map.update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
-            .map_err(map_error("lost_records"))?;
+        let unknown = [0; size_of::<wire::LostKey>()];
+        map.update(&unknown, &none, MapFlags::ANY).map_err(map_error("lost_records"))?;
         Ok(Self::with_table(Table::Map(map)))
     }
 
     /// Reads the losses in a table.
     pub(crate) fn with_table(table: Table) -> Self {
-        Self { table, reported: HashMap::new(), total: 0, read_again: false, held: None }
+        Self { counters: CounterTable::new(table), total: 0, read_again: false, held: None }
     }
 
     /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
@@ -284,14 +270,14 @@ impl LossReader {
         }
         (self.total, self.read_again) = (total, is_new);
         let mut losses = PendingLosses::default();
-        for (key, value) in self.table.read_all()? {
-            let Some(key) = wire::parse::<wire::LostKey>(&key).map(LostKey::from) else { continue };
+        for (counter, value) in self.counters.read()? {
+            let key = counter.program();
             let Some(now) = wire::parse::<wire::Lost>(&value) else { continue };
             if now.replaced > 0 {
                 losses.replaced.insert(key);
             }
             let now = LostDelta::from(now);
-            let before = self.reported.insert(key, now).unwrap_or_default();
+            let before = self.counters.reported.insert(counter, now).unwrap_or_default();
             let new = now.combined(&before, u64::saturating_sub);
             if new != LostDelta::default() {
                 losses.lost.push(PendingLoss { key, lost: new, position: u64::MAX });
@@ -315,21 +301,10 @@ impl LossReader {
         start: u64,
         current_gen: Option<ExecGeneration>,
     ) {
-        let table = &self.table;
-        self.reported.retain(|key, _| {
-            let is_before = current_gen.is_none_or(|exec_gen| key.exec_gen.is_before(exec_gen));
-            let ended = start != 0 && key.is_of(pid, start) && is_before;
-            if ended {
-                table.delete(&key.wire().bytes());
-            }
-            !ended
+        self.counters.remove(|program| {
+            let is_before = || current_gen.is_none_or(|next| program.exec_gen.is_before(next));
+            start != 0 && program.is_of(pid, start) && is_before()
         });
-    }
-}
-
-impl From<wire::LostKey> for LostKey {
-    fn from(key: wire::LostKey) -> Self {
-        Self { pid: Pid(key.pid), start: key.start, exec_gen: ExecGeneration(key.exec_gen) }
     }
 }
 
@@ -370,7 +345,7 @@ mod tests {
     }
 
     fn losses(entries: &[(u64, u16, LostDelta)]) -> PendingLosses {
-        let key = |start, exec_gen| LostKey { pid: PID, start, exec_gen: ExecGeneration(exec_gen) };
+        let key = |start, exec_gen| Program { pid: PID, start, exec_gen: ExecGeneration(exec_gen) };
         let entries = entries.iter();
         let entries = entries.map(|(start, exec_gen, lost)| PendingLoss {
             key: key(*start, *exec_gen),
