@@ -36,7 +36,7 @@ pub(crate) struct InputFile {
 impl InputFile {
     /// Returns the file in the form that reports take.
     pub(crate) fn analyzed_file(&self, top: Option<usize>) -> AnalyzedFile<'_> {
-        let (path, utc) = (self.name.as_str(), output::is_utc());
+        let (path, utc) = (self.name.as_str(), output::settings().utc);
         AnalyzedFile { path, imported: &self.imported, info: &self.info, top, utc }
     }
 }

@@ -22,7 +22,6 @@ use super::file::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
 use crate::files::input;
-use crate::io::output;
 use crate::io::output_file::shown;
 #[cfg(feature = "capture")]
 use crate::live::program_socket::ProgramSocket;
@@ -43,13 +42,7 @@ pub(crate) fn run(options: &AdviseArgs) -> Result<Outcome> {
     for gpu in &mut advice.gpus {
         options.need.iter().for_each(|need| gpu.evaluate_need(*need));
     }
-    let mut out = output::results();
-    if options.format.is_json() {
-        writeln!(out.writer, "{}", serde_json::to_string(&advice)?)?;
-    } else {
-        advice::write(&mut *out.writer, &advice, out.style)?;
-    }
-    out.finish()?;
+    options.format.print(&advice, |out, style| Ok(advice::write(out, &advice, style)?))?;
     let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.without_data_loss));
     Ok(if options.need.is_none() || met { Outcome::Success } else { Outcome::Findings })
 }

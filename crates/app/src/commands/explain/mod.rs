@@ -3,6 +3,7 @@
 #[cfg(feature = "capture")]
 mod from_live;
 
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -33,14 +34,8 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<Outcome> {
 }
 
 fn print(report: &ExplainReport, options: &ExplainArgs) -> Result<Outcome> {
-    let mut out = output::results();
-    if options.format.is_json() {
-        writeln!(out.writer, "{}", serde_json::to_string(report)?)?;
-    } else {
-        explain::write(&mut *out.writer, report, out.style, options.top)?;
-    }
-    out.finish()?;
-    Ok(Outcome::Success)
+    let text = |out: &mut dyn Write, style| Ok(explain::write(out, report, style, options.top)?);
+    options.format.print(report, text).map(|()| Outcome::Success)
 }
 
 /// Explains the processes of a recording at their highest use.
