@@ -17,7 +17,7 @@ use formats::report::incident::INCIDENT_FILE;
 use formats::sanitize::sanitize;
 
 #[cfg(feature = "capture")]
-use super::agent_query::AgentClient;
+use super::agent_query;
 use super::file::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
@@ -35,8 +35,14 @@ pub(crate) fn run(options: &AdviseArgs) -> Result<Outcome> {
     let mut advice = match (&options.file, &options.agent) {
         (Some(file), _) if file.is_dir() => from_incident_dir(file)?,
         (Some(file), _) => from_recording(file, options)?,
-        (None, Some(url)) => from_agent(url, options)?,
+        #[cfg(feature = "capture")]
+        (None, Some(url)) => {
+            agent_query::get(url, options.token_file.as_deref(), "/api/v1/advice")?
+        }
+        #[cfg(feature = "capture")]
         (None, None) => from_host(options)?,
+        #[cfg(not(feature = "capture"))]
+        (None, _) => return Err(super::no_capture()),
     };
     narrow(&mut advice, options)?;
     for gpu in &mut advice.gpus {
@@ -132,20 +138,4 @@ fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
         }
     }
     Ok(advice)
-}
-
-#[cfg(not(feature = "capture"))]
-fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
-    Err(super::no_capture())
-}
-
-#[cfg(feature = "capture")]
-fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
-    let agent = AgentClient::new(url, options.token_file.as_deref())?;
-    agent.get("/api/v1/advice", |answer| serde_json::from_slice(answer))
-}
-
-#[cfg(not(feature = "capture"))]
-fn from_agent(_: &str, _: &AdviseArgs) -> Result<AdviceReport> {
-    Err(super::no_capture())
 }
