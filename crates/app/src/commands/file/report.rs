@@ -34,7 +34,7 @@ const TEXT_CHART_POINTS: usize = 288;
 
 /// Runs the verb.
 pub(crate) fn run(options: &ReportArgs) -> Result<Outcome> {
-    let question = options.question.or(options.analysis).or(options.by.map(Into::into));
+    let question = options.question.or(options.analysis).or(options.by);
     let question = question.unwrap_or(AnalysisArg::Summary);
     run_question(options, question)
 }
