@@ -44,6 +44,7 @@ const SHUTDOWN_LOG_TIMEOUT: Duration = Duration::from_secs(1);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// State that the workers of the agent share.
+#[derive(Default)]
 pub(crate) struct AgentState {
     /// Configuration.
     pub(crate) config: Config,
@@ -65,16 +66,7 @@ pub(crate) struct AgentState {
 
 impl AgentState {
     pub(crate) fn new(config: Config) -> Arc<Self> {
-        Arc::new(Self {
-            config,
-            feed: SnapshotFeed::default(),
-            alerts: alerts::AlertStore::default(),
-            incidents: incidents::IncidentStore::default(),
-            pods: kubernetes::PodDirectory::default(),
-            requests: api::RequestCounts::default(),
-            http_cpu: api::CpuShare::default(),
-            exports: OutcomeCounter::default(),
-        })
+        Arc::new(Self { config, ..Self::default() })
     }
 }
 

@@ -7,8 +7,6 @@
 
 mod cli;
 mod commands;
-#[cfg(feature = "capture")]
-mod fault;
 mod files;
 mod io;
 mod live;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -104,6 +105,42 @@ fn agent_accepts_systemd_and_kubernetes_state_dirs() {
         assert_eq!(bits(state.join("incidents")), 0o700);
     }
     assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o777, 0o700);
+}
+
+/// Whether a command succeeds as a user that owns nothing here.
+fn as_nobody(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).uid(NOBODY_UID).gid(NOBODY_UID).stdout(Stdio::null());
+    command.stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn unprivileged_user_reaches_neither_files_nor_signals() {
+    let env = TestEnv::new();
+    // The path to the files is open; only the files themselves are protected.
+    mode(env.dir.path(), 0o755);
+    let (state, token) = (env.dir.path().join("state"), env.dir.path().join("token"));
+    write(&token, "0123456789abcdef-secret\n", 0o600);
+    let files = [state.to_str().unwrap(), token.to_str().unwrap()];
+    let mut agent = Agent::start(&env, &["--state-dir", files[0], "--token-file", files[1]]);
+    let (incidents, pid) = (state.join("incidents"), agent.pid().to_string());
+    let process = |name: &str| format!("/proc/{pid}/{name}");
+    assert!(as_nobody("cat", &[&process("status")]), "the check itself works");
+    for file in [&token, &state.join("lock"), Path::new(&process("environ"))] {
+        assert!(!as_nobody("cat", &[file.to_str().unwrap()]), "{}", file.display());
+    }
+    for directory in [&state, &incidents] {
+        assert!(!as_nobody("ls", &[directory.to_str().unwrap()]), "{}", directory.display());
+    }
+    for signal in ["-TERM", "-USR1", "-STOP"] {
+        assert!(!as_nobody("kill", &[signal, &pid]), "{signal}");
+    }
+    // Any local user can connect: the token protects all data.
+    assert_eq!(agent.get("/metrics").status, 401);
+    assert_eq!(agent.get("/api/v1/incidents").status, 401);
+    agent.headers = "authorization: Bearer 0123456789abcdef-secret\r\n".into();
+    agent.until("a snapshot", |agent| (agent.get("/metrics").status == 200).then_some(()));
+    agent.end(15);
 }
 
 const COMMANDS: [&str; 1] =

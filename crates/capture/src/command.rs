@@ -139,9 +139,9 @@ impl SuspendedCommand {
 }
 
 impl RunningCommand {
-    /// Waits for the command to exit.
-    pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait()
+    /// Returns the status of the command once it has exited.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
     }
 }
 

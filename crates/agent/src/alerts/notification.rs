@@ -64,7 +64,6 @@ fn severity_name<S: Serializer>(severity: &Severity, out: S) -> Result<S::Ok, S:
 
 impl Notification {
     pub(super) fn new(alert: &Alert, clock: &WallClock, host: &Arc<str>) -> Self {
-        let labels = alert.labels.iter();
         Self {
             version: VERSION,
             state: match alert.resolved {
@@ -75,7 +74,7 @@ impl Notification {
             severity: alert.rule.severity,
             summary: summary(alert),
             advice: sentence(&alert.advice()),
-            labels: labels.map(|(name, value)| (*name, sanitize(value).into_owned())).collect(),
+            labels: labels(alert),
             value: alert.value,
             threshold: alert.rule.threshold.threshold_value(),
             since: clock.precise(alert.since),
@@ -153,6 +152,11 @@ impl Notification {
 
 /// Maximum length of a text; it may contain several labels.
 const MAX_SUMMARY_CHARS: usize = 1024;
+
+/// Returns the labels of an alert.
+pub(super) fn labels(alert: &Alert) -> BTreeMap<&'static str, String> {
+    alert.labels.iter().map(|(name, value)| (*name, sanitize(value).into_owned())).collect()
+}
 
 /// Returns the summary of an alert; marked if it has resolved.
 pub(super) fn summary(alert: &Alert) -> String {

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use engine::alert::Alert;
+use formats::WallClock;
 use serde::Serialize;
 
+use super::notification::{labels, summary};
 use crate::OutcomeCounter;
 
 /// A firing or resolved alert, as the API and metrics show it. All text is sanitized.
@@ -24,6 +27,20 @@ pub(crate) struct AlertView {
     pub(crate) since: String,
     /// Time at which it resolved.
     pub(crate) resolved: Option<String>,
+}
+
+impl AlertView {
+    pub(super) fn new(alert: &Alert, clock: &WallClock) -> Self {
+        Self {
+            rule: alert.rule.name,
+            severity: alert.rule.severity.name(),
+            labels: labels(alert),
+            summary: summary(alert),
+            value: alert.value,
+            since: clock.precise(alert.since),
+            resolved: alert.resolved.map(|time| clock.precise(time)),
+        }
+    }
 }
 
 /// Current alerts, followed by resolved ones.

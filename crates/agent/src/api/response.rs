@@ -5,6 +5,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
+use serde_json::json;
 
 use super::answers::VERSION;
 
@@ -26,87 +27,51 @@ pub(super) struct ApiError {
     pub(super) hint: &'static str,
 }
 
-#[derive(Serialize)]
-struct ErrorAnswer {
-    api: &'static str,
-    error: &'static str,
-    hint: &'static str,
+/// Declares errors: name, status, what is wrong, and what to do.
+macro_rules! errors {
+    ($($name:ident: $status:ident, $error:literal, $hint:literal;)*) => {
+        impl ApiError {
+            $(pub(super) const $name: Self =
+                Self { status: StatusCode::$status, error: $error, hint: $hint };)*
+        }
+    };
 }
 
-const fn error(status: StatusCode, error: &'static str, hint: &'static str) -> ApiError {
-    ApiError { status, error, hint }
+errors! {
+    ONE_HOST: BAD_REQUEST, "an HTTP/1.1 request must have one Host header", "send one";
+    NO_TOKEN: UNAUTHORIZED, "authentication required",
+        "send `Authorization: Bearer TOKEN` with the content of token_file";
+    PATHS_HIDDEN: FORBIDDEN, "incident files contain paths of programs",
+        "set show_paths in [http], or read them on the host";
+    WRONG_HOST: FORBIDDEN, "wrong Host header", "use 127.0.0.1 or localhost, or set token_file";
+    WRONG_ORIGIN: FORBIDDEN, "request of another web page", "open the address of the agent itself";
+    NOT_FOUND: NOT_FOUND, "not found", "see /api for all paths";
+    NO_PROCESS: NOT_FOUND, "no such process uses the CUDA driver", "see /api/v1/processes";
+    NO_SITE: NOT_FOUND, "no such site", "see /api/v1/view/sites";
+    NO_FILE: NOT_FOUND, "no such file in this incident", "see /api/v1/incidents/ID for its files";
+    METHOD: METHOD_NOT_ALLOWED, "method not allowed: the API is read-only", "use GET";
+    BODY: PAYLOAD_TOO_LARGE, "request body not allowed", "send no body";
+    INTERNAL: INTERNAL_SERVER_ERROR, "internal error", "please report this as a bug";
+    NO_SNAPSHOT: SERVICE_UNAVAILABLE, "no snapshot available yet", "retry in a second";
+    TIMED_OUT: SERVICE_UNAVAILABLE, "the agent has no CPU time for this request",
+        "send fewer requests, or raise max_cpu in [trace]";
+    TOO_MANY_STREAMS: SERVICE_UNAVAILABLE, "too many live pages are open",
+        "close one, or retry later";
 }
 
 impl ApiError {
-    pub(super) const NOT_FOUND: Self =
-        error(StatusCode::NOT_FOUND, "not found", "see /api for all paths");
-    pub(super) const NO_PROCESS: Self = error(
-        StatusCode::NOT_FOUND,
-        "no such process uses the CUDA driver",
-        "see /api/v1/processes",
-    );
-    pub(super) const NO_FILE: Self = error(
-        StatusCode::NOT_FOUND,
-        "no such file in this incident",
-        "see /api/v1/incidents/ID for its files",
-    );
-    pub(super) const PATHS_HIDDEN: Self = error(
-        StatusCode::FORBIDDEN,
-        "incident files contain paths of programs",
-        "set show_paths in [http], or read them on the host",
-    );
-    pub(super) const NO_SNAPSHOT: Self =
-        error(StatusCode::SERVICE_UNAVAILABLE, "no snapshot available yet", "retry in a second");
-    pub(super) const TIMED_OUT: Self = error(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "the agent has no CPU time for this request",
-        "send fewer requests, or raise max_cpu in [trace]",
-    );
-    pub(super) const TOO_MANY_STREAMS: Self = error(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "too many live pages are open",
-        "close one, or retry later",
-    );
-    pub(super) const NO_SITE: Self =
-        error(StatusCode::NOT_FOUND, "no such site", "see /api/v1/view/sites");
-    pub(super) const WRONG_ORIGIN: Self = error(
-        StatusCode::FORBIDDEN,
-        "request of another web page",
-        "open the address of the agent itself",
-    );
-    pub(super) const INTERNAL: Self =
-        error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "please report this as a bug");
-    pub(super) const METHOD: Self = error(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method not allowed: the API is read-only",
-        "use GET",
-    );
-    pub(super) const ONE_HOST: Self =
-        error(StatusCode::BAD_REQUEST, "an HTTP/1.1 request must have one Host header", "send one");
-    pub(super) const BODY: Self =
-        error(StatusCode::PAYLOAD_TOO_LARGE, "request body not allowed", "send no body");
-    pub(super) const WRONG_HOST: Self = error(
-        StatusCode::FORBIDDEN,
-        "wrong Host header",
-        "use 127.0.0.1 or localhost, or set token_file",
-    );
-    pub(super) const NO_TOKEN: Self = error(
-        StatusCode::UNAUTHORIZED,
-        "authentication required",
-        "send `Authorization: Bearer TOKEN` with the content of token_file",
-    );
-
     /// A query that the path does not take.
     pub(super) const fn query(reason: &'static str) -> Self {
-        error(StatusCode::BAD_REQUEST, reason, "see docs/reference/http-api.md")
+        let (status, hint) = (StatusCode::BAD_REQUEST, "see docs/reference/http-api.md");
+        Self { status, error: reason, hint }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
         let Self { status, error, hint } = self;
-        let answer = ErrorAnswer { api: VERSION, error, hint };
-        let mut response = ok(JSON, serde_json::to_vec(&answer).unwrap_or_default());
+        let answer = json!({ "api": VERSION, "error": error, "hint": hint });
+        let mut response = ok(JSON, answer.to_string());
         *response.status_mut() = status;
         let more = match status {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),

@@ -8,17 +8,20 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use engine::model::ids::Pid;
 use formats::export::{openmetrics, profile};
 use formats::report::explain::ExplainReport;
 use formats::report::view::page::{SITE_COLUMNS, SiteDetails};
+use serde::Serialize;
 
 use super::answers::{self, Answer, OneIncident, OneProcess, OneSite, Snapshot, Status, ViewList};
+use super::cache::Visible;
 use super::query::{ListQuery, NoQuery};
 use super::response::{ApiError, ApiResult, BINARY, HTML, JSON, TEXT, json, ok};
 use super::server::layers;
 use super::{Api, files, live};
+use crate::PublishedSnapshot;
 use crate::incidents::IncidentView;
 
 const INDEX: &str = "\
@@ -71,18 +74,18 @@ pub(super) fn router(api: &Arc<Api>) -> Router {
         .route("/api/v1/profile.pb.gz", get(|api: ApiState, _: NoQuery| heap_profile(api)))
         .route("/api/v1/status", get(status))
         .route("/api/v1/snapshot", get(snapshot))
-        .route("/api/v1/processes", get(processes))
+        .route("/api/v1/processes", list("processes", answers::processes))
         .route("/api/v1/processes/{pid}", get(process))
-        .route("/api/v1/sites", get(sites))
-        .route("/api/v1/suspects", get(suspects))
-        .route("/api/v1/view/processes", get(view_processes))
-        .route("/api/v1/view/sites", get(view_sites))
+        .route("/api/v1/sites", list("sites", answers::sites))
+        .route("/api/v1/suspects", list("suspects", answers::suspects))
+        .route("/api/v1/view/processes", rows("view/processes", ViewList::processes))
+        .route("/api/v1/view/sites", rows("view/sites", ViewList::sites))
         .route("/api/v1/view/sites/{site}", get(view_site))
         .route("/api/v1/view/leaks", get(view_leaks))
         .route("/api/v1/stream", get(live::stream))
         .route("/api/v1/gpus", get(gpus))
         .route("/api/v1/advice", get(advice))
-        .route("/api/v1/explain", get(explain))
+        .route("/api/v1/explain", list("explain", explain))
         .route("/api/v1/alerts", get(alerts))
         .route("/api/v1/incidents", get(incidents))
         .route("/api/v1/incidents/{id}", get(incident))
@@ -151,8 +154,24 @@ async fn snapshot(State(api): ApiState, _: NoQuery) -> ApiResult {
     Ok(ok(JSON, api.cached(&published, ("snapshot", ListQuery::ALL), encode)?))
 }
 
-async fn processes(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer(&api.visible()?, "processes", query, |it| answers::processes(it, query))
+/// Returns a path with a list of a snapshot.
+fn list<T: Serialize + 'static>(
+    name: &'static str,
+    fields: fn(&Visible, ListQuery) -> T,
+) -> MethodRouter<Arc<Api>> {
+    get(async move |State(api): ApiState, query: ListQuery| {
+        api.answer(&api.visible()?, name, query, |it| fields(it, query))
+    })
+}
+
+/// Returns a path with rows of text of a snapshot.
+fn rows<T: Serialize + 'static>(
+    name: &'static str,
+    fields: fn(&PublishedSnapshot, ListQuery) -> T,
+) -> MethodRouter<Arc<Api>> {
+    get(async move |State(api): ApiState, query: ListQuery| {
+        api.answer(&api.newest()?, name, query, |it| fields(it, query))
+    })
 }
 
 async fn process(
@@ -167,22 +186,6 @@ async fn process(
         return Err(ApiError::NO_PROCESS);
     }
     api.answer(&published, "process", query, |it| OneProcess::new(it, Pid(pid)))
-}
-
-async fn sites(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer(&api.visible()?, "sites", query, |it| answers::sites(it, query))
-}
-
-async fn suspects(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer(&api.visible()?, "suspects", query, |it| answers::suspects(it, query))
-}
-
-async fn view_processes(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer(&api.newest()?, "view/processes", query, |it| ViewList::processes(it, query))
-}
-
-async fn view_sites(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer(&api.newest()?, "view/sites", query, |it| ViewList::sites(it, query))
 }
 
 async fn view_leaks(State(api): ApiState, query: ListQuery) -> ApiResult {
@@ -209,10 +212,8 @@ async fn advice(State(api): ApiState, _: NoQuery) -> ApiResult {
     api.answer(&api.visible()?, "advice", ListQuery::ALL, |it| api.shared.incidents.advice(it))
 }
 
-async fn explain(State(api): ApiState, query: ListQuery) -> ApiResult {
-    api.answer(&api.visible()?, "explain", query, |it| {
-        ExplainReport::of(&it.snapshot, &it.context, |process| query.has_pid(process.key.pid))
-    })
+fn explain(it: &Visible, query: ListQuery) -> ExplainReport {
+    ExplainReport::of(&it.snapshot, &it.context, |process| query.has_pid(process.key.pid))
 }
 
 async fn alerts(State(api): ApiState, query: ListQuery) -> ApiResult {

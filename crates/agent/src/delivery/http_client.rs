@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use formats::sanitize::sanitize;
 use ureq::http::{HeaderName, HeaderValue, Response};
 use ureq::tls::{RootCerts, TlsConfig};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::config::endpoint::{AuthScheme, Credentials, HttpEndpoint, header};
 use crate::files::secret;
@@ -105,16 +105,11 @@ impl HttpClient {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, RequestError> {
-        let mut request = self.agent.post(&self.endpoint.url);
+        let mut request = self.prepare(self.agent.post(&self.endpoint.url), timeout)?;
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        for (name, value) in self.own_headers()? {
-            request = request.header(name, value);
-        }
-        let timeout = self.endpoint.timeout.min(timeout);
-        let limited = request.config().timeout_global(Some(timeout)).build();
-        self.check(limited.send(body), MAX_RESPONSE_BYTES)
+        self.check(request.send(body), MAX_RESPONSE_BYTES)
     }
 
     /// Requests a path below the endpoint. Returns the body of the response.
@@ -122,17 +117,21 @@ impl HttpClient {
     /// # Errors
     /// There is no response, or it is an error or too large.
     pub fn get(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, RequestError> {
-        let mut request = self.agent.get(format!("{}{path}", self.endpoint.url));
-        for (name, value) in self.own_headers()? {
-            request = request.header(name, value);
-        }
-        let limited = request.config().timeout_global(Some(self.endpoint.timeout)).build();
-        self.check(limited.call(), max_bytes)
+        let request = self.agent.get(format!("{}{path}", self.endpoint.url));
+        self.check(self.prepare(request, Duration::MAX)?.call(), max_bytes)
     }
 
-    /// Returns the configured headers, and the one that carries the secret.
-    fn own_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, RequestError> {
-        let mut headers = self.headers.clone();
+    /// Adds the timeout, the configured headers, and the one that carries the secret.
+    fn prepare<B>(
+        &self,
+        request: RequestBuilder<B>,
+        timeout: Duration,
+    ) -> Result<RequestBuilder<B>, RequestError> {
+        let timeout = self.endpoint.timeout.min(timeout);
+        let mut request = request.config().timeout_global(Some(timeout)).build();
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
         if let Some(Credentials { file, scheme }) = &self.endpoint.credentials {
             let mut last = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
             if let Ok(new) = secret::line(file) {
@@ -146,9 +145,10 @@ impl HttpClient {
                 }
                 AuthScheme::Header(name) => (&**name, last.clone()),
             };
-            headers.push(header(name, &value).map_err(RequestError::permanent)?);
+            let (name, value) = header(name, &value).map_err(RequestError::permanent)?;
+            request = request.header(name, value);
         }
-        Ok(headers)
+        Ok(request)
     }
 
     fn check(

@@ -4,7 +4,6 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use rustix::io::Result as IoResult;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 /// Capabilities of tracing, from start to exit, because new copies of the driver are probed when
@@ -18,14 +17,15 @@ const TRACING_CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::SYS_RESOURCE);
 
+/// Context of errors.
+const FAILED: &str = "cannot drop capabilities";
+
 /// First kernel with multi-uprobe links. Before it, probes are attached one by one, which needs
 /// `SYS_ADMIN`.
 const UPROBE_MULTI_KERNEL: (u32, u32) = (6, 6);
 
-const fn tracing_on(kernel: (u32, u32)) -> CapabilitySet {
-    if kernel.0 < UPROBE_MULTI_KERNEL.0
-        || kernel.0 == UPROBE_MULTI_KERNEL.0 && kernel.1 < UPROBE_MULTI_KERNEL.1
-    {
+fn tracing_on(kernel: (u32, u32)) -> CapabilitySet {
+    if kernel < UPROBE_MULTI_KERNEL {
         TRACING_CAPABILITIES.union(CapabilitySet::SYS_ADMIN)
     } else {
         TRACING_CAPABILITIES
@@ -49,12 +49,9 @@ fn version(release: &str) -> (u32, u32) {
 /// # Errors
 /// The kernel refuses it.
 pub fn init_process() -> Result<()> {
-    let begin = || -> IoResult<()> {
-        rustix::thread::set_no_new_privs(true)?;
-        // Ports below 1024 are only bound at start-up.
-        keep(tracing().union(CapabilitySet::NET_BIND_SERVICE))
-    };
-    begin().context("cannot drop capabilities")
+    rustix::thread::set_no_new_privs(true).context(FAILED)?;
+    // Ports below 1024 are only bound at start-up.
+    keep_only(tracing().union(CapabilitySet::NET_BIND_SERVICE))
 }
 
 /// Keeps only the capabilities of tracing, for this thread and threads that it starts.
@@ -62,21 +59,16 @@ pub fn init_process() -> Result<()> {
 /// # Errors
 /// The kernel refuses it.
 pub fn keep_tracing() -> Result<()> {
-    keep(tracing()).context("cannot drop capabilities")
+    keep_only(tracing())
 }
 
 /// Keeps only these capabilities, for this thread and threads that it starts.
-pub(crate) fn keep_only(caps: CapabilitySet) -> Result<()> {
-    keep(caps).context("cannot drop capabilities")
-}
-
-fn keep(needed: CapabilitySet) -> IoResult<()> {
-    let has = capabilities(None)?;
+pub(crate) fn keep_only(needed: CapabilitySet) -> Result<()> {
+    let has = capabilities(None).context(FAILED)?;
     let caps = has.permitted & needed;
-    set_capabilities(
-        None,
-        CapabilitySets { effective: caps, permitted: caps, inheritable: has.inheritable & caps },
-    )
+    let inheritable = has.inheritable & caps;
+    let sets = CapabilitySets { effective: caps, permitted: caps, inheritable };
+    set_capabilities(None, sets).context(FAILED)
 }
 
 #[cfg(test)]

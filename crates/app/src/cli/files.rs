@@ -127,8 +127,13 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_enum, value_name = "QUESTION", hide = true, conflicts_with = "question")]
     pub(crate) analysis: Option<AnalysisArg>,
     /// Group memory by call site or library; the same as the questions sites and libraries
-    #[arg(long, value_enum, value_name = "KEY", conflicts_with_all = ["question", "analysis"])]
-    pub(crate) by: Option<ReportByArg>,
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_parser = choice(REPORT_GROUPINGS),
+        conflicts_with_all = ["question", "analysis"]
+    )]
+    pub(crate) by: Option<AnalysisArg>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: ReportFormat,
@@ -222,22 +227,10 @@ pub(crate) enum AnalysisArg {
     Fragmentation,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReportByArg {
-    /// Call site
-    Site,
-    /// Library that allocated the memory
-    Library,
-}
-
-impl From<ReportByArg> for AnalysisArg {
-    fn from(by: ReportByArg) -> Self {
-        match by {
-            ReportByArg::Site => Self::Sites,
-            ReportByArg::Library => Self::Libraries,
-        }
-    }
-}
+const REPORT_GROUPINGS: &[Choice<AnalysisArg>] = &[
+    ("site", "Call site", AnalysisArg::Sites),
+    ("library", "Library that allocated the memory", AnalysisArg::Libraries),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportFormat {

@@ -29,7 +29,7 @@ pub(crate) use plot::PlotArgs;
 pub(crate) use serve::ServeArgs;
 #[cfg(feature = "capture")]
 pub(crate) use shared::{FailOnLeakArgs, LaunchArgs};
-pub(crate) use shared::{FormatOptions, GroupByArg};
+pub(crate) use shared::{GroupByArg, LiveFormat};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::{KernelsArgs, RecordArgs, RunArgs, TraceArgs};
 #[cfg(feature = "capture")]
@@ -43,15 +43,8 @@ const ABOUT: &str = "Trace the GPU memory of every process on this host with eBP
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
-    /// Print only errors and failed checks
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Also print details, such as which libraries are probed
-    #[arg(short, long, global = true)]
-    verbose: bool,
-    /// Print times in UTC instead of local time
-    #[arg(long, global = true)]
-    utc: bool,
+    #[command(flatten)]
+    output: output::Settings,
 }
 
 /// Verbs. Aliases are the words that people try first.
@@ -134,12 +127,11 @@ fn explain_error(error: &clap::Error) -> Outcome {
 
 /// Parses the command line and runs the verb.
 pub(crate) fn run() -> Result<Outcome> {
-    let Cli { verb, quiet, verbose, utc } = match Cli::try_parse() {
+    let Cli { verb, output } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return Ok(explain_error(&error)),
     };
-    output::set_verbosity(quiet, verbose);
-    output::set_utc(utc);
+    output::set(output);
     match verb {
         Verb::Leaks(options) => commands::file::report::run_question(&options, AnalysisArg::Leaks),
         Verb::Peak(options) => commands::file::report::run_question(&options, AnalysisArg::Peak),

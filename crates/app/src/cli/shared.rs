@@ -1,11 +1,14 @@
 //! Options that several verbs have.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use engine::model::trace_mode::{StackMode, TensorMode};
+use formats::report::live::text::TextStyle;
+use serde::Serialize;
 
 use super::choice::{Choice, choice};
 use crate::Outcome;
@@ -50,26 +53,41 @@ impl FailOnLeakArgs {
     }
 }
 
-/// Output format of live reports.
+/// Options for the format of live reports.
 #[derive(Args)]
 pub(crate) struct FormatOptions {
     /// Output format; json prints one object per line
     #[arg(long, value_enum, default_value = "text")]
-    format: TextOrJson,
+    format: LiveFormat,
     /// Same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }
 
 impl FormatOptions {
-    /// Whether the output is JSON.
-    pub(crate) fn is_json(&self) -> bool {
-        self.json || self.format == TextOrJson::Json
+    /// Returns the format.
+    pub(crate) fn get(&self) -> LiveFormat {
+        if self.json { LiveFormat::Json } else { self.format }
+    }
+
+    /// Prints a value as JSON, or as the text that `write` makes of it.
+    pub(crate) fn print(
+        &self,
+        value: &impl Serialize,
+        write: impl FnOnce(&mut dyn Write, TextStyle) -> Result<()>,
+    ) -> Result<()> {
+        let mut out = output::results();
+        match self.get() {
+            LiveFormat::Json => writeln!(out.writer, "{}", serde_json::to_string(value)?)?,
+            LiveFormat::Text => write(&mut *out.writer, out.style)?,
+        }
+        out.finish()
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TextOrJson {
+/// Output format of live reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum LiveFormat {
     /// Human-readable text
     Text,
     /// One JSON object per line

@@ -4,9 +4,15 @@ use std::path::Path;
 
 use agent::HttpClient;
 use anyhow::{Context, Result, anyhow};
+use serde::de::DeserializeOwned;
 
 /// Maximum size of an answer.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// Returns the answer of an agent to a request for `path`.
+pub(crate) fn get<T: DeserializeOwned>(url: &str, token: Option<&Path>, path: &str) -> Result<T> {
+    AgentClient::new(url, token)?.get(path, |answer| serde_json::from_slice(answer))
+}
 
 /// A client of one agent.
 pub(crate) struct AgentClient {

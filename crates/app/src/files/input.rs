@@ -1,6 +1,7 @@
 //! Input files of any supported format: the start of every verb that reads files.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(crate) struct InputFile {
 impl InputFile {
     /// Returns the file in the form that reports take.
     pub(crate) fn analyzed_file(&self, top: Option<usize>) -> AnalyzedFile<'_> {
-        let (path, utc) = (self.name.as_str(), output::is_utc());
+        let (path, utc) = (self.name.as_str(), output::settings().utc);
         AnalyzedFile { path, imported: &self.imported, info: &self.info, top, utc }
     }
 }
@@ -81,48 +82,46 @@ pub(crate) fn read(
 /// Rejects a pid or device that the file does not contain: an empty report would look like good
 /// news.
 fn reject_unknown_ids(name: &str, filter: &ChangeFilter, info: &FileInfo) -> Result<()> {
-    let format_list = |list: Vec<String>| match list.as_slice() {
-        [] => "none".to_owned(),
-        list => list.join(", "),
-    };
     let seen = &info.seen;
     if let Some(pid) = filter.pid
         && !seen.processes.contains(&pid)
         && !info.processes.contains_key(&pid)
     {
-        let list = seen.processes.iter().take(MAX_LISTED_IDS).map(ToString::to_string).collect();
-        bail!("{name}: no process {pid} in this file; it contains {}", format_list(list));
+        let known = list(seen.processes.iter().map(ToString::to_string));
+        bail!("{name}: no process {pid} in this file; it contains {known}");
     }
     if let Some(device) = filter.device
         && !seen.devices.contains(&device)
         && !info.devices.contains_key(&device)
     {
-        let list =
-            seen.devices.iter().take(MAX_LISTED_IDS).map(|device| device.0.to_string()).collect();
-        bail!("{name}: no device {} in this file; it contains {}", device.0, format_list(list));
+        let known = list(seen.devices.iter().map(|device| device.0.to_string()));
+        bail!("{name}: no device {} in this file; it contains {known}", device.0);
     }
-    let unknown = |wanted: &Option<String>, known: Vec<&String>, is: fn(&str, &str) -> bool| {
-        let wanted = wanted.clone()?;
-        (!known.iter().any(|own| is(own, &wanted))).then(|| {
-            let mut list: Vec<String> =
-                known.into_iter().map(|own| sanitize(own).into_owned()).collect();
-            list.sort_unstable();
-            list.dedup();
-            list.truncate(MAX_LISTED_IDS);
-            (wanted, format_list(list))
-        })
-    };
-    if let Some((user, list)) =
-        unknown(&filter.user, info.users.values().collect(), |own, wanted| own == wanted)
+    if let Some(user) = &filter.user
+        && !info.users.values().any(|own| own == user)
     {
-        bail!("{name}: no process of user {user} in this file; it contains {list}");
+        let known = names(info.users.values());
+        bail!("{name}: no process of user {user} in this file; it contains {known}");
     }
-    if let Some((program, list)) =
-        unknown(&filter.name, info.processes.values().collect(), |own, wanted| own.contains(wanted))
+    if let Some(program) = &filter.name
+        && !info.processes.values().any(|own| own.contains(program))
     {
-        bail!("{name}: no program `{program}` in this file; it contains {list}");
+        let known = names(info.processes.values());
+        bail!("{name}: no program `{program}` in this file; it contains {known}");
     }
     Ok(())
+}
+
+/// Returns the first of them for a message.
+fn list(known: impl Iterator<Item = String>) -> String {
+    let first: Vec<String> = known.take(MAX_LISTED_IDS).collect();
+    if first.is_empty() { "none".to_owned() } else { first.join(", ") }
+}
+
+/// The same for names, each once.
+fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
+    let sorted: BTreeSet<String> = known.map(|name| sanitize(name).into_owned()).collect();
+    list(sorted.into_iter())
 }
 
 /// Returns what the command line selects.

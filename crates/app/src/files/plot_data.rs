@@ -5,12 +5,12 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use engine::analysis::Amount;
 use engine::analysis::bands::{BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
 use engine::analysis::largest::{LargestAllocations, LargestAnalysis};
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
+use engine::analysis::{Amount, MemoryScope};
 use engine::ledger::FileLedger;
 use engine::model::ids::SiteId;
 use formats::report::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
@@ -46,29 +46,12 @@ pub(crate) struct PlotData {
     largest: LargestAllocations,
 }
 
-/// Analyses of the first pass.
-struct FirstPass {
-    scan: BandScan,
-    usage: UsageAnalysis,
-    summary: SummaryAnalysis,
-    suspects: FileLedger,
-}
-
-impl FirstPass {
-    fn new(request: &PlotRequest<'_>) -> Result<Self> {
-        let scope = input::detect(request.path)?.scope();
-        let points = if request.overlay.smi_log.is_some() {
-            MAX_ALIGN_POINTS
-        } else {
-            html::MAX_LINE_POINTS
-        };
-        Ok(Self {
-            scan: BandScan::new(scope),
-            usage: UsageAnalysis::new(scope, Some(points)),
-            summary: SummaryAnalysis::new(scope),
-            suspects: FileLedger::new(scope),
-        })
-    }
+/// Returns the scope of a file, and the analysis of its series.
+fn usage(request: &PlotRequest<'_>) -> Result<(MemoryScope, UsageAnalysis)> {
+    let scope = input::detect(request.path)?.scope();
+    let has_log = request.overlay.smi_log.is_some();
+    let points = if has_log { MAX_ALIGN_POINTS } else { html::MAX_LINE_POINTS };
+    Ok((scope, UsageAnalysis::new(scope, Some(points))))
 }
 
 /// Returns the bands of a chart: grouped by `by`, at most `top` and the rest, at `points` points in
@@ -79,7 +62,8 @@ pub(crate) fn chart(
     top: usize,
     points: usize,
 ) -> Result<PlotData> {
-    let FirstPass { mut scan, mut usage, .. } = FirstPass::new(request)?;
+    let (scope, mut usage) = usage(request)?;
+    let mut scan = BandScan::new(scope);
     let input = input::read(request.path, request.selection.clone(), &mut |change, _| {
         scan.observe(change);
         usage.observe(change);
@@ -93,7 +77,9 @@ pub(crate) fn write_page(
     initial_view: InitialView,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let FirstPass { mut scan, mut usage, mut summary, mut suspects } = FirstPass::new(request)?;
+    let (scope, mut usage) = usage(request)?;
+    let (mut scan, mut summary) = (BandScan::new(scope), SummaryAnalysis::new(scope));
+    let mut suspects = FileLedger::new(scope);
     let input = input::read(request.path, request.selection.clone(), &mut |change, _| {
         scan.observe(change);
         usage.observe(change);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
+use clap::Args;
 use engine::model::units::Bytes;
 use formats::report::live::text::TextStyle;
 use formats::sanitize::error_chain;
@@ -61,49 +62,40 @@ const EMPTY_LINE: &str = "\r\x1b[K";
 /// Lines of the block at the end of the terminal, which the next block replaces.
 static BLOCK_LINES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether only errors and failed checks are printed.
-static QUIET: AtomicBool = AtomicBool::new(false);
-
-/// Whether details are printed, such as which libraries are probed.
-static VERBOSE: AtomicBool = AtomicBool::new(false);
-
-/// Sets how much is printed.
-pub(crate) fn set_verbosity(quiet: bool, verbose: bool) {
-    QUIET.store(quiet, Ordering::Relaxed);
-    VERBOSE.store(verbose, Ordering::Relaxed);
+/// Options that all verbs have.
+#[derive(Args, Clone, Copy, Default)]
+pub(crate) struct Settings {
+    /// Print only errors and failed checks
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Also print details, such as which libraries are probed
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    /// Print times in UTC instead of local time
+    #[arg(long, global = true)]
+    pub(crate) utc: bool,
 }
 
-/// Whether times are printed in UTC.
-static UTC: AtomicBool = AtomicBool::new(false);
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// Prints times in UTC.
-pub(crate) fn set_utc(utc: bool) {
-    UTC.store(utc, Ordering::Relaxed);
+/// Sets them, once.
+pub(crate) fn set(settings: Settings) {
+    let _ = SETTINGS.set(settings);
 }
 
-/// Whether times are printed in UTC.
-pub(crate) fn is_utc() -> bool {
-    UTC.load(Ordering::Relaxed)
+/// Returns the settings.
+pub(crate) fn settings() -> Settings {
+    SETTINGS.get().copied().unwrap_or_default()
 }
 
 /// Returns the clock for output: in local time, or in UTC if the user wants that.
 pub(crate) fn clock(clock: WallClock) -> WallClock {
-    if is_utc() { clock.in_utc() } else { clock }
-}
-
-/// Whether only errors and failed checks are printed.
-pub(crate) fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
-}
-
-/// Whether details are printed.
-pub(crate) fn is_verbose() -> bool {
-    VERBOSE.load(Ordering::Relaxed)
+    if settings().utc { clock.in_utc() } else { clock }
 }
 
 /// Logs a message to stderr, unless the user wants none. A closed stderr is not an error.
 pub(crate) fn log(message: &str) {
-    if !is_quiet() {
+    if !settings().quiet {
         write_message(false, message);
     }
 }
@@ -115,7 +107,7 @@ pub(crate) fn report_failure(message: &str) {
 
 /// Logs a warning.
 pub(crate) fn warn(message: &str) {
-    if !is_quiet() {
+    if !settings().quiet {
         write_message(true, message);
     }
 }
@@ -150,7 +142,7 @@ pub(crate) fn fail(error: &anyhow::Error) {
 
 /// Shows progress, on a terminal only, until the next message or [`end_progress`].
 pub(crate) fn progress(message: &str) {
-    if io::stderr().is_terminal() && !is_quiet() {
+    if io::stderr().is_terminal() && !settings().quiet {
         IN_PROGRESS.store(true, Ordering::Relaxed);
         write_stderr(&format!("{EMPTY_LINE}vramscope: {}", sanitize::sanitize(message)));
     }
@@ -198,13 +190,17 @@ pub(crate) trait ResultSink: Write {
     }
 }
 
-/// Standard output; guarded if it is a terminal.
+/// Standard output: guarded if it is a terminal, discarded with `--quiet`.
 struct Stdout(Box<dyn Write>);
 
 impl Stdout {
     fn new() -> Self {
         let out = BufWriter::new(io::stdout());
-        Self(if io::stdout().is_terminal() { Box::new(Guard::new(out)) } else { Box::new(out) })
+        Self(match io::stdout().is_terminal() {
+            _ if settings().quiet => Box::new(io::sink()),
+            true => Box::new(Guard::new(out)),
+            false => Box::new(out),
+        })
     }
 }
 
@@ -226,25 +222,6 @@ impl ResultSink for Stdout {
     fn clear_lines(&mut self, lines: usize) -> io::Result<()> {
         self.flush()?;
         io::stdout().write_all(format!("\x1b[{lines}A\x1b[J").as_bytes())
-    }
-}
-
-/// Results that are not wanted (`--quiet`).
-struct Discarded;
-
-impl Write for Discarded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl ResultSink for Discarded {
-    fn finish(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -325,14 +302,12 @@ impl ResultOutput {
 
 /// Returns standard output as the destination.
 pub(crate) fn results() -> ResultOutput {
-    let writer: Box<dyn ResultSink> =
-        if is_quiet() { Box::new(Discarded) } else { Box::new(Stdout::new()) };
-    ResultOutput { writer, style: style() }
+    ResultOutput { writer: Box::new(Stdout::new()), style: style() }
 }
 
 /// Whether blocks on standard output can be replaced in place.
 pub(crate) fn is_terminal() -> bool {
-    io::stdout().is_terminal() && !is_quiet()
+    io::stdout().is_terminal() && !settings().quiet
 }
 
 /// Returns a file that grows by one report at a time, or standard output.

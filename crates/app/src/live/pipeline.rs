@@ -20,7 +20,6 @@ use engine::model::event::Event;
 use engine::model::units::Timestamp;
 use formats::export::CaptureSource;
 
-use crate::fault;
 use crate::io::output;
 use crate::live::requests;
 use crate::live::requests::Request;
@@ -220,7 +219,7 @@ fn capture_loop(
     let mut has_gpus = !session.gpus().is_empty();
     let mut waiting = WaitingRequests { requests, marked: Vec::new() };
     loop {
-        fault::point();
+        capture::fault::point();
         let requested = controls.stacks.load(Ordering::Relaxed);
         if requested != limit {
             limit = requested;

@@ -11,23 +11,7 @@ use formats::report::live::text::overview::LastOptions;
 use formats::report::live::text::{TextStyle, overview};
 use formats::report::live::{json, text};
 
-use crate::cli;
-
-/// Output format of reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LiveFormat {
-    /// Human-readable text.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-impl LiveFormat {
-    /// Returns the format that the options select.
-    pub(crate) fn of(options: &cli::FormatOptions) -> Self {
-        if options.is_json() { Self::Json } else { Self::Text }
-    }
-}
+use crate::cli::{self, LiveFormat};
 
 /// Rejects `--stack-depth` with JSON, which has every frame.
 pub(crate) fn check_stack_depth(depth: Option<usize>, format: LiveFormat) -> Result<()> {

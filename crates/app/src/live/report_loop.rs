@@ -10,11 +10,12 @@ use formats::report::live::text::overview::LastOptions;
 use formats::report::live::text::{TextStyle, overview};
 
 use super::notice::log_notice;
+pub(crate) use super::print::LiveView;
 use super::print::print;
-pub(crate) use super::print::{LiveFormat, LiveView};
 use super::process_filter::ProcessFilter;
 use super::state::{LiveState, gpu_names};
 use crate::Outcome;
+pub(crate) use crate::cli::LiveFormat;
 use crate::io::output;
 use crate::io::output::ResultOutput;
 use crate::live::keeper_search::KeeperSearch;

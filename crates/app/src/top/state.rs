@@ -83,6 +83,7 @@ pub(crate) struct ClickAreas {
 }
 
 /// State of the view.
+#[derive(Default)]
 pub(crate) struct State {
     pub(crate) pages: Vec<(Page, Cursor)>,
     pub(crate) overlay: Option<(Overlay, Cursor)>,
@@ -122,31 +123,13 @@ impl State {
     pub(crate) fn new(theme: Theme, is_ascii: bool, interval: Duration, speed: f64) -> Self {
         Self {
             pages: vec![(Page::Tab(Tab::Processes), Cursor::default())],
-            overlay: None,
-            order: ProcessOrder::default(),
-            is_reversed: false,
-            filter: String::new(),
-            is_typing: false,
-            only_leaks: false,
-            group_by: GroupBy::default(),
-            collapsed: HashSet::new(),
             columns: ProcessColumn::DEFAULT.to_vec(),
-            unfolded: false,
             theme,
             is_ascii,
             interval,
             speed,
-            is_paused: false,
-            back: 0,
-            baseline: None,
-            history: FrameHistory::default(),
-            message: None,
-            source: String::new(),
-            is_replay: false,
-            selected: Target::Nothing,
-            areas: ClickAreas::default(),
             page_height: 1,
-            quit: false,
+            ..Self::default()
         }
     }
 

@@ -5,9 +5,10 @@ use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
 
 /// Colors of the view.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum Theme {
     /// For a dark background
+    #[default]
     Dark,
     /// For a light background
     Light,
@@ -61,8 +62,9 @@ impl Theme {
 }
 
 /// What a text means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Tone {
+    #[default]
     Plain,
     Strong,
     Dim,

@@ -20,8 +20,8 @@ use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, cata
 use engine::model::units::{Nanos, Timestamp};
 use formats::WallClock;
 
+use super::AlertWorker;
 use super::notifier::Notifier;
-use super::worker::AlertWorker;
 use crate::config::Config;
 use crate::incidents::IncidentNotice;
 use crate::{AgentState, Worker};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +25,7 @@ use formats::report::incident::{Requester, Trigger};
 use formats::sanitize::sanitize;
 
 use super::super::job::{FailedAllocation, IncidentJob, IncidentUpdate, WriterCommand};
-use super::super::write::directory;
-use super::super::write::directory::{LockError, MAX_OVERSIZED};
+use super::super::write::directory::{self, MAX_OVERSIZED};
 use super::super::write::writer;
 use super::event_ring::{EventRing, EventWindow};
 use super::rate_limit::IncidentRateLimiter;
@@ -56,9 +56,7 @@ pub(crate) struct IncidentCollector {
     /// Total memory of each GPU.
     gpu_bytes: Vec<(GpuId, u64)>,
     thresholds: ThresholdMonitor,
-    /// Errors whose incidents are not queued yet.
-    pending: Vec<PendingIncident>,
-    /// Incidents that further errors belong to.
+    /// Out-of-memory errors that further ones belong to.
     open: Vec<OpenIncident>,
     manual: Arc<AtomicBool>,
     due: Option<Instant>,
@@ -72,27 +70,27 @@ pub(crate) struct IncidentCollector {
     _state: Option<File>,
 }
 
-struct PendingIncident {
+/// An out-of-memory error.
+struct OpenIncident {
     number: u64,
     at: Timestamp,
     requester: Requester,
     failed: FailedCall,
     device: Option<DeviceId>,
     gpu: Option<GpuId>,
-    holders: Vec<Holder>,
+    /// None after the incident was queued.
+    holders: Option<Vec<Holder>>,
     cached: Option<Bytes>,
-    seen_at: Instant,
-    skipped: u64,
-}
-
-struct OpenIncident {
-    number: u64,
-    pid: Pid,
-    device: Option<DeviceId>,
-    requested: Option<(MemoryKind, u64)>,
     since: Instant,
+    skipped: u64,
     errors: u64,
     recovered: bool,
+}
+
+impl OpenIncident {
+    fn is_of(&self, pid: Pid, device: Option<DeviceId>) -> bool {
+        self.requester.pid == pid && self.device == device
+    }
 }
 
 impl IncidentCollector {
@@ -117,7 +115,6 @@ impl IncidentCollector {
                 config.gpu_used_above.map(|ratio| ratio.0),
                 process_above,
             ),
-            pending: Vec::new(),
             open: Vec::new(),
             manual,
             due: None,
@@ -182,8 +179,7 @@ impl IncidentCollector {
         }
         let now = Instant::now();
         let (device, gpu, name) = ledger.requested_device(event.pid, failed);
-        let same = |open: &&mut OpenIncident| open.pid == event.pid && open.device == device;
-        if let Some(open) = self.open.iter_mut().find(same) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.is_of(event.pid, device)) {
             open.errors += 1;
             return;
         }
@@ -196,29 +192,19 @@ impl IncidentCollector {
             return;
         };
         self.number += 1;
-        let number = self.number;
         let filter =
             device.map_or(DeviceFilter::AllDevices, |device| DeviceFilter::Device(device, gpu));
-        let holders = ledger.holders(filter);
-        let requester = Requester { pid: event.pid, tid: Some(event.tid), name };
-        self.pending.push(PendingIncident {
-            number,
+        self.open.push(OpenIncident {
+            number: self.number,
             at: event.time,
-            requester,
+            requester: Requester { pid: event.pid, tid: Some(event.tid), name },
             failed: *failed,
             device,
             gpu,
-            holders,
+            holders: Some(ledger.holders(filter)),
             cached: device.and_then(|device| ledger.cached(event.pid, device)),
-            seen_at: now,
-            skipped,
-        });
-        self.open.push(OpenIncident {
-            number,
-            pid: event.pid,
-            device,
-            requested: failed.requested,
             since: now,
+            skipped,
             errors: 1,
             recovered: false,
         });
@@ -255,10 +241,9 @@ impl IncidentCollector {
 
     /// Marks incidents as recovered if the process got the memory after all.
     fn on_allocation(&mut self, pid: Pid, device: Option<DeviceId>, allocated: (MemoryKind, u64)) {
-        let same = |open: &&mut OpenIncident| open.pid == pid && open.device == device;
-        for open in self.open.iter_mut().filter(same) {
-            open.recovered |=
-                open.requested.is_some_and(|requested| is_enough(requested, allocated));
+        for open in self.open.iter_mut().filter(|open| open.is_of(pid, device)) {
+            let requested = open.failed.requested;
+            open.recovered |= requested.is_some_and(|requested| is_enough(requested, allocated));
         }
     }
 
@@ -274,29 +259,30 @@ impl IncidentCollector {
         self.gpu_bytes =
             published.context.gpus.iter().map(|gpu| (gpu.id, gpu.total_bytes)).collect();
         let now = Instant::now();
-        for one in std::mem::take(&mut self.pending) {
+        let mut open = std::mem::take(&mut self.open);
+        for one in &mut open {
             let (site, frames) = ledger.site(one.failed.site);
             let is_waiting = matches!(site, SiteName::Pending(_))
-                && one.seen_at.elapsed() < SYMBOLIZE_TIMEOUT
+                && one.since.elapsed() < SYMBOLIZE_TIMEOUT
                 && !self.is_shutting_down;
-            if is_waiting {
+            if is_waiting && one.holders.is_some() {
                 self.due = Some(now + SNAPSHOT_DELAY);
-                self.pending.push(one);
                 continue;
             }
-            let call = FailedAllocation { failed: one.failed, site, frames };
+            let Some(holders) = one.holders.take() else { continue };
             let job = IncidentJob {
                 at: one.at,
-                requester: Some(one.requester),
-                call: Some(call),
+                requester: Some(one.requester.clone()),
+                call: Some(FailedAllocation { failed: one.failed, site, frames }),
                 device: one.device,
                 gpu: one.gpu,
                 skipped: one.skipped,
                 cached: one.cached,
-                ..self.job(one.number, Trigger::OutOfMemory, one.holders, published, ledger)
+                ..self.job(one.number, Trigger::OutOfMemory, holders, published, ledger)
             };
             self.send(WriterCommand::Write(Box::new(job)), Trigger::OutOfMemory);
         }
+        self.open = open;
         for crossed in self.thresholds.check(&published.snapshot, &published.context) {
             self.on_threshold(crossed, published, ledger);
         }
@@ -378,11 +364,10 @@ impl IncidentCollector {
     fn close_old(&mut self, now: Instant) {
         let duration = self.shared.config.incidents.group_window.0;
         // An incident that is not queued yet cannot be updated.
-        let is_queued = |number: u64| self.pending.iter().all(|one| one.number != number);
-        let (closed, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(|one| now.duration_since(one.since) >= duration && is_queued(one.number));
-        self.open = open;
+        let is_old = |one: &mut OpenIncident| {
+            now.duration_since(one.since) >= duration && one.holders.is_none()
+        };
+        let closed: Vec<_> = self.open.extract_if(.., is_old).collect();
         for OpenIncident { number, errors, recovered, .. } in closed {
             let update = IncidentUpdate { number, errors, recovered };
             self.send(WriterCommand::Update(update), Trigger::OutOfMemory);
@@ -396,10 +381,10 @@ fn lock_state(state: &Path) -> Result<Option<File>> {
     let name = sanitize(&state.to_string_lossy()).into_owned();
     match directory::lock(state) {
         Ok(file) => Ok(Some(file)),
-        Err(LockError::Taken) => {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
             bail!("state directory {name} is in use by another agent; stop it or set --state-dir")
         }
-        Err(LockError::Failed(error)) => {
+        Err(error) => {
             tracing::warn!("cannot write incidents to {name}: {error}; set another --state-dir");
             Ok(None)
         }

@@ -1,7 +1,7 @@
 //! Incident directories: they appear complete, the oldest are removed first, and partial ones are
 //! cleaned up.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -68,29 +68,15 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Reason why the state directory cannot be locked.
-#[derive(Debug)]
-pub(crate) enum LockError {
-    /// Another agent uses it.
-    Taken,
-    /// It cannot be written to.
-    Failed(io::Error),
-}
-
-/// Locks the state directory for this agent, while the file is open.
-pub(crate) fn lock(state: &Path) -> Result<File, LockError> {
-    let open = || {
-        DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(trusted_path::NO_LINK).open(state.join(LOCK_FILE))
-    };
-    let file = open().map_err(LockError::Failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(LockError::Taken),
-        Err(TryLockError::Error(error)) => Err(LockError::Failed(error)),
-    }
+/// Locks the state directory for this agent, while the file is open. `WouldBlock`: another agent
+/// uses it.
+pub(crate) fn lock(state: &Path) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(trusted_path::NO_LINK).open(state.join(LOCK_FILE))?;
+    file.try_lock()?;
+    Ok(file)
 }
 
 /// Removes partial directories of an agent that was killed.
@@ -218,6 +204,7 @@ pub(crate) fn retain(
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -317,10 +304,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = root.path().join("state");
         let first = lock(&state).unwrap();
-        assert!(matches!(lock(&state), Err(LockError::Taken)));
+        assert!(matches!(lock(&state), Err(error) if error.kind() == ErrorKind::WouldBlock));
         drop(first);
         assert!(lock(&state).is_ok());
-        assert!(matches!(lock(&state.join(LOCK_FILE)), Err(LockError::Failed(_))));
+        let error = lock(&state.join(LOCK_FILE)).unwrap_err();
+        assert_ne!(error.kind(), ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -17,12 +17,11 @@ use formats::report::incident::INCIDENT_FILE;
 use formats::sanitize::sanitize;
 
 #[cfg(feature = "capture")]
-use super::agent_query::AgentClient;
+use super::agent_query;
 use super::file::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
 use crate::files::input;
-use crate::io::output;
 use crate::io::output_file::shown;
 #[cfg(feature = "capture")]
 use crate::live::program_socket::ProgramSocket;
@@ -36,20 +35,20 @@ pub(crate) fn run(options: &AdviseArgs) -> Result<Outcome> {
     let mut advice = match (&options.file, &options.agent) {
         (Some(file), _) if file.is_dir() => from_incident_dir(file)?,
         (Some(file), _) => from_recording(file, options)?,
-        (None, Some(url)) => from_agent(url, options)?,
+        #[cfg(feature = "capture")]
+        (None, Some(url)) => {
+            agent_query::get(url, options.token_file.as_deref(), "/api/v1/advice")?
+        }
+        #[cfg(feature = "capture")]
         (None, None) => from_host(options)?,
+        #[cfg(not(feature = "capture"))]
+        (None, _) => return Err(super::no_capture()),
     };
     narrow(&mut advice, options)?;
     for gpu in &mut advice.gpus {
         options.need.iter().for_each(|need| gpu.evaluate_need(*need));
     }
-    let mut out = output::results();
-    if options.format.is_json() {
-        writeln!(out.writer, "{}", serde_json::to_string(&advice)?)?;
-    } else {
-        advice::write(&mut *out.writer, &advice, out.style)?;
-    }
-    out.finish()?;
+    options.format.print(&advice, |out, style| Ok(advice::write(out, &advice, style)?))?;
     let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.without_data_loss));
     Ok(if options.need.is_none() || met { Outcome::Success } else { Outcome::Findings })
 }
@@ -139,20 +138,4 @@ fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
         }
     }
     Ok(advice)
-}
-
-#[cfg(not(feature = "capture"))]
-fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
-    Err(super::no_capture())
-}
-
-#[cfg(feature = "capture")]
-fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
-    let agent = AgentClient::new(url, options.token_file.as_deref())?;
-    agent.get("/api/v1/advice", |answer| serde_json::from_slice(answer))
-}
-
-#[cfg(not(feature = "capture"))]
-fn from_agent(_: &str, _: &AdviseArgs) -> Result<AdviceReport> {
-    Err(super::no_capture())
 }

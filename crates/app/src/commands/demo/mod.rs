@@ -13,7 +13,7 @@ use formats::report::live::text::overview::LastOptions;
 
 use super::file::replay::{PrintOptions, final_report};
 use crate::io::output;
-use crate::live::print::{LiveFormat, LiveView};
+use crate::live::print::LiveView;
 use crate::top::source::Source;
 use crate::top::source::replay::ReplaySource;
 use crate::top::{Theme, TopOptions, run as show_top};
@@ -70,7 +70,7 @@ fn print_report() -> Result<Outcome> {
     let more = "vramscope demo, on a terminal";
     let print_options = PrintOptions {
         view: LiveView::Overview,
-        format: LiveFormat::Text,
+        format: cli::LiveFormat::Text,
         style: out.style,
         last: LastOptions { top: MAX_ROWS, leak: Some(1), more },
         wrappers: &[],

@@ -1,9 +1,11 @@
 //! The demo on the simulated driver: real probes on real processes.
 
 use std::io::{self, Write};
+use std::iter::Peekable;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::slice::Iter;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -80,13 +82,8 @@ pub(super) fn run(dir: &Path, options: &cli::DemoArgs) -> Result<Outcome> {
         ..SessionOptions::new(Target::Processes { pids: vec![own_pid], follow: true })
     })?;
     if output::is_terminal() {
-        let source = SimulatorSource {
-            live: LiveSource::new(live),
-            simulator,
-            workloads: DemoProcesses(Vec::new()),
-            steps: STEPS.iter().peekable(),
-            start: Instant::now(),
-        };
+        let workloads = Workloads::new(simulator, DURATION);
+        let source = SimulatorSource { live: LiveSource::new(live), workloads };
         return super::show(Box::new(source), 1.0, options);
     }
     let shown = ReportOptions { top: MAX_LAST_ROWS, ..ReportOptions::default() };
@@ -99,8 +96,8 @@ pub(super) fn run(dir: &Path, options: &cli::DemoArgs) -> Result<Outcome> {
         live.plan.as_ref().map_or("", |plan| plan.attach_mode.name()),
         REPORT_INTERVAL.as_secs()
     ))?;
-    let mut workloads = DemoProcesses(Vec::new());
-    run_steps(options, &simulator, &live, &mut report, &mut workloads)?;
+    let mut workloads = Workloads::new(simulator, options.duration.unwrap_or(DURATION));
+    run_steps(&live, &mut report, &mut workloads)?;
     workloads.stop();
     announce("The final report: what each program had not freed when it exited.")?;
     let (_, outcome) = report.finish(live)?;
@@ -114,23 +111,12 @@ pub(super) fn run(dir: &Path, options: &cli::DemoArgs) -> Result<Outcome> {
     Ok(Outcome::Success)
 }
 
-fn run_steps(
-    options: &cli::DemoArgs,
-    simulator: &SimulatorPaths,
-    live: &LiveTrace,
-    report: &mut LiveReport,
-    workloads: &mut DemoProcesses,
-) -> Result<()> {
-    let start = Instant::now();
-    let duration = options.duration.unwrap_or(DURATION);
-    let end = start + duration;
-    let mut steps = STEPS.iter().peekable();
-    let mut next_report = start + REPORT_INTERVAL;
+/// Prints reports until the end of the demo.
+fn run_steps(live: &LiveTrace, report: &mut LiveReport, workloads: &mut Workloads) -> Result<()> {
+    let end = workloads.start + workloads.duration;
+    let mut next_report = workloads.start + REPORT_INTERVAL;
     while Instant::now() < end && !report.has_failed() {
-        while let Some(step) = steps.next_if(|step| start.elapsed() >= duration * step.at / 100) {
-            announce(step.title)?;
-            workloads.0.push(simulator.start(step)?);
-        }
+        workloads.start_due(announce)?;
         if Instant::now() >= next_report {
             report.report()?;
             next_report += REPORT_INTERVAL;
@@ -153,10 +139,7 @@ fn announce(text: &str) -> Result<()> {
 /// The trace, which also starts the workloads.
 struct SimulatorSource {
     live: LiveSource,
-    simulator: SimulatorPaths,
-    workloads: DemoProcesses,
-    steps: std::iter::Peekable<std::slice::Iter<'static, DemoStep>>,
-    start: Instant,
+    workloads: Workloads,
 }
 
 impl Source for SimulatorSource {
@@ -165,29 +148,46 @@ impl Source for SimulatorSource {
     }
 
     fn next(&mut self, requests: &RequestCell) -> Result<Option<TopFrame>> {
-        let elapsed = self.start.elapsed();
-        while let Some(step) = self.steps.next_if(|step| elapsed >= DURATION * step.at / 100) {
-            self.workloads.0.push(self.simulator.start(step)?);
-        }
+        self.workloads.start_due(|_| Ok(()))?;
         self.live.next(requests)
     }
 }
 
-/// Running workloads; they are killed when the demo ends, also on an error.
-struct DemoProcesses(Vec<Child>);
+/// The workloads; they are killed when the demo ends, also on an error.
+struct Workloads {
+    simulator: SimulatorPaths,
+    running: Vec<Child>,
+    steps: Peekable<Iter<'static, DemoStep>>,
+    start: Instant,
+    duration: Duration,
+}
 
-impl DemoProcesses {
+impl Workloads {
+    fn new(simulator: SimulatorPaths, duration: Duration) -> Self {
+        let (steps, start) = (STEPS.iter().peekable(), Instant::now());
+        Self { simulator, running: Vec::new(), steps, start, duration }
+    }
+
+    /// Starts those that are due; `announce` gets their titles.
+    fn start_due(&mut self, announce: impl Fn(&str) -> Result<()>) -> Result<()> {
+        let (elapsed, duration) = (self.start.elapsed(), self.duration);
+        while let Some(step) = self.steps.next_if(|step| elapsed >= duration * step.at / 100) {
+            announce(step.title)?;
+            self.running.push(self.simulator.start(step)?);
+        }
+        Ok(())
+    }
+
     fn stop(&mut self) {
-        for child in &mut self.0 {
+        for mut child in self.running.drain(..) {
             // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
-        self.0.clear();
     }
 }
 
-impl Drop for DemoProcesses {
+impl Drop for Workloads {
     fn drop(&mut self) {
         self.stop();
     }

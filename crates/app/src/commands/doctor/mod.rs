@@ -5,26 +5,16 @@ mod checks;
 mod redact;
 mod text;
 
-use std::io::Write;
-
 use anyhow::Result;
 
 use crate::Outcome;
 use crate::cli::DoctorArgs;
-use crate::io::output;
 use checks::Checks;
 
 /// Runs the verb.
 pub(crate) fn run(options: &DoctorArgs) -> Result<Outcome> {
     let checks = Checks::run();
-    let mut results = output::results();
-    if options.format.is_json() {
-        serde_json::to_writer(&mut *results.writer, &checks)?;
-        writeln!(results.writer)?;
-    } else {
-        text::write(&checks, &mut *results.writer)?;
-    }
-    results.finish()?;
+    options.format.print(&checks, |out, _| Ok(text::write(&checks, out)?))?;
     if let Some(file) = &options.bundle {
         bundle::write(&checks, file.as_deref(), options.force)?;
     }

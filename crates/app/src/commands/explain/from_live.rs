@@ -7,7 +7,7 @@ use capture::session::ActivityOptions;
 
 use super::SNAPSHOT_OPTIONS;
 use crate::commands::trace::{TraceOptions, run_trace};
-use crate::live::report_loop::{LiveFormat, LiveView, ReportOptions};
+use crate::live::report_loop::{LiveView, ReportOptions};
 use crate::{Outcome, cli};
 
 /// Time between two snapshots; the highest use of a process is that of one of them.
@@ -21,7 +21,7 @@ pub(super) fn run(options: &cli::ExplainArgs) -> Result<Outcome> {
     let duration = options.duration.or((!is_command).then_some(DEFAULT_DURATION));
     run_trace(&TraceOptions {
         duration,
-        format: Some(LiveFormat::of(&options.format)),
+        format: Some(options.format.get()),
         // Code is loaded at the first launch of a kernel.
         activity: Some(ActivityOptions::default()),
         view: LiveView::Explain,

@@ -3,6 +3,7 @@
 #[cfg(feature = "capture")]
 mod from_live;
 
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -11,7 +12,7 @@ use formats::import::SourceFormat;
 use formats::report::explain::{self, ExplainHistory, ExplainReport};
 
 #[cfg(feature = "capture")]
-use super::agent_query::AgentClient;
+use super::agent_query;
 use super::file::replay;
 use crate::Outcome;
 use crate::cli::ExplainArgs;
@@ -27,20 +28,18 @@ const SNAPSHOT_OPTIONS: SnapshotOptions =
 pub(crate) fn run(options: &ExplainArgs) -> Result<Outcome> {
     match (&options.file, &options.agent) {
         (Some(file), _) => print(&from_recording(file)?, options),
+        #[cfg(feature = "capture")]
         (None, Some(url)) => print(&from_agent(url, options)?, options),
-        (None, None) => from_host(options),
+        #[cfg(feature = "capture")]
+        (None, None) => from_live::run(options),
+        #[cfg(not(feature = "capture"))]
+        (None, _) => Err(super::no_capture()),
     }
 }
 
 fn print(report: &ExplainReport, options: &ExplainArgs) -> Result<Outcome> {
-    let mut out = output::results();
-    if options.format.is_json() {
-        writeln!(out.writer, "{}", serde_json::to_string(report)?)?;
-    } else {
-        explain::write(&mut *out.writer, report, out.style, options.top)?;
-    }
-    out.finish()?;
-    Ok(Outcome::Success)
+    let text = |out: &mut dyn Write, style| Ok(explain::write(out, report, style, options.top)?);
+    options.format.print(report, text).map(|()| Outcome::Success)
 }
 
 /// Explains the processes of a recording at their highest use.
@@ -62,27 +61,11 @@ fn from_recording(file: &Path) -> Result<ExplainReport> {
 }
 
 #[cfg(feature = "capture")]
-fn from_host(options: &ExplainArgs) -> Result<Outcome> {
-    from_live::run(options)
-}
-
-#[cfg(not(feature = "capture"))]
-fn from_host(_: &ExplainArgs) -> Result<Outcome> {
-    Err(super::no_capture())
-}
-
-#[cfg(feature = "capture")]
 fn from_agent(url: &str, options: &ExplainArgs) -> Result<ExplainReport> {
-    let agent = AgentClient::new(url, options.token_file.as_deref())?;
-    let read = |answer: &[u8]| serde_json::from_slice::<ExplainReport>(answer);
-    let mut report = agent.get("/api/v1/explain", read)?;
+    let token = options.token_file.as_deref();
+    let mut report: ExplainReport = agent_query::get(url, token, "/api/v1/explain")?;
     if !options.target.pid.is_empty() {
         report.processes.retain(|process| options.target.pid.contains(&process.pid));
     }
     Ok(report)
-}
-
-#[cfg(not(feature = "capture"))]
-fn from_agent(_: &str, _: &ExplainArgs) -> Result<ExplainReport> {
-    Err(super::no_capture())
 }

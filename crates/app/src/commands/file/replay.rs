@@ -18,16 +18,16 @@ use formats::report::live::text::overview::LastOptions;
 use formats::sanitize::sanitize;
 
 use crate::Outcome;
-use crate::cli::ReplayArgs;
+use crate::cli::{LiveFormat, ReplayArgs};
 use crate::files::input::Selection;
 use crate::files::{input, leak_gate};
 use crate::io::output;
 use crate::io::output_file::shown;
-use crate::live::print::{LiveFormat, LiveView, check_stack_depth, print};
+use crate::live::print::{LiveView, check_stack_depth, print};
 
 /// Runs the verb.
 pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
-    let format = LiveFormat::of(&options.format);
+    let format = options.format.get();
     check_stack_depth(options.stack_depth, format)?;
     let view = match options.kernels {
         true => LiveView::Activity,

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use engine::analysis::MemoryScope;
 use engine::analysis::groups::GroupTable;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::PeakAnalysis;
@@ -13,7 +12,7 @@ use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis;
-use formats::report::analysis::{AnalysisResult, AnalyzedFile, FragmentationView};
+use formats::report::analysis::{AnalysisResult, FragmentationView};
 use formats::report::html::InitialView;
 use formats::report::live::text::TextStyle;
 
@@ -35,7 +34,7 @@ const TEXT_CHART_POINTS: usize = 288;
 
 /// Runs the verb.
 pub(crate) fn run(options: &ReportArgs) -> Result<Outcome> {
-    let question = options.question.or(options.analysis).or(options.by.map(Into::into));
+    let question = options.question.or(options.analysis).or(options.by);
     let question = question.unwrap_or(AnalysisArg::Summary);
     run_question(options, question)
 }
@@ -89,19 +88,76 @@ struct ReportRequest<'a> {
 impl ReportRequest<'_> {
     /// Runs the analysis and writes text, JSON or TSV.
     fn analyze(&self, source: SourceFormat, out: &mut ResultOutput) -> Result<Outcome> {
-        let scope = source.scope();
         let options = self.options;
-        let mut analysis = RunningAnalysis::new(self, scope);
+        let scope = source.scope();
+        let top = options.top.unwrap_or(DEFAULT_TOP);
         // A leak threshold applies to every question.
         let mut gate = options.limit.fail_on_leak.map(|threshold| LeakGate::new(threshold, scope));
-        let input =
-            input::read(&options.file, input::selection(&options.filter), &mut |change, _| {
-                analysis.change(change);
-                if let Some(gate) = &mut gate {
-                    gate.observe(change);
+        let mut read = |observe: &mut dyn FnMut(&AllocationChange)| {
+            let selection = input::selection(&options.filter);
+            input::read(&options.file, selection, &mut |change, _| {
+                observe(change);
+                gate.iter_mut().for_each(|gate| gate.observe(change));
+            })
+        };
+        let input;
+        match self.question {
+            AnalysisArg::Summary => {
+                let (mut summary, mut peak) =
+                    (SummaryAnalysis::new(scope), PeakAnalysis::new(scope));
+                let mut suspects = FileLedger::new(scope);
+                input = read(&mut |change| {
+                    summary.observe(change);
+                    peak.observe(change);
+                    suspects.observe(change);
+                })?;
+                let (summary, peak) = (summary.finish(top), peak.finish());
+                let state = input.info.end_state(suspects);
+                self.write(out, &input, AnalysisResult::Summary(&summary, &peak, &state))?
+            }
+            AnalysisArg::Leaks => {
+                let (mut groups, mut suspects) = (GroupTable::new(scope), FileLedger::new(scope));
+                input = read(&mut |change| {
+                    groups.observe(change);
+                    suspects.observe(change);
+                })?;
+                let state = input.info.end_state(suspects);
+                self.write(out, &input, AnalysisResult::Leaks(&LeakReport::of(&groups), &state))?
+            }
+            AnalysisArg::Sites => {
+                let mut summary = SummaryAnalysis::new(scope);
+                input = read(&mut |change| summary.observe(change))?;
+                let top = self.top().unwrap_or(usize::MAX);
+                self.write(out, &input, AnalysisResult::Sites(&summary.finish(top)))?
+            }
+            AnalysisArg::Libraries => {
+                let mut summary = SummaryAnalysis::new(scope);
+                input = read(&mut |change| summary.observe(change))?;
+                self.write(out, &input, AnalysisResult::Libraries(&summary.finish(usize::MAX)))?
+            }
+            AnalysisArg::Peak => {
+                let mut peak = PeakAnalysis::new(scope);
+                input = read(&mut |change| peak.observe(change))?;
+                self.write(out, &input, AnalysisResult::Peak(&peak.finish()))?
+            }
+            AnalysisArg::Usage => {
+                let mut usage = UsageAnalysis::new(scope, self.points());
+                input = read(&mut |change| usage.observe(change))?;
+                let report = usage.finish();
+                let overlays = smi_overlay::read(&options.overlay, &report, &input)?;
+                self.write(out, &input, AnalysisResult::Usage(&report, &overlays))?
+            }
+            AnalysisArg::Fragmentation => {
+                input = read(&mut |_| ())?;
+                let view = FragmentationView::of(&input.info, options.would_fit);
+                if options.would_fit.is_some() && view.would_fit.is_empty() {
+                    output::log(
+                        "the file has no free-block data, so --would-fit cannot be answered",
+                    );
                 }
-            })?;
-        analysis.write(self, &input, out)?;
+                self.write(out, &input, AnalysisResult::Fragmentation(&view))?
+            }
+        }
         Ok(gate.map_or(Outcome::Success, |gate| gate.evaluate(&input.info)))
     }
 
@@ -160,22 +216,26 @@ impl ReportRequest<'_> {
         self.options.max_points.or(is_text.then_some(TEXT_CHART_POINTS))
     }
 
+    /// Returns the maximum number of rows per list.
+    fn top(&self) -> Option<usize> {
+        self.options.top.or((self.format == ReportFormat::Text).then_some(DEFAULT_TOP))
+    }
+
     fn write(
         &self,
         out: &mut ResultOutput,
-        file: &AnalyzedFile<'_>,
+        input: &InputFile,
         result: AnalysisResult<'_>,
     ) -> Result<()> {
-        if let (Some(number), Some(state)) = (self.options.leak, result.state()) {
-            return self.write_leak(out, state, number);
-        }
+        let file = input.analyzed_file(self.top());
         let writer = &mut out.writer;
-        match self.format {
-            ReportFormat::Text => analysis::write_text(writer, file, result, out.style)?,
-            ReportFormat::Json => analysis::json::write(writer, file, result)?,
-            ReportFormat::Tsv => analysis::write_tsv(writer, file, result)?,
+        match (self.options.leak.zip(result.state()), self.format) {
+            (Some((number, state)), _) => self.write_leak(out, state, number)?,
+            (None, ReportFormat::Text) => analysis::write_text(writer, &file, result, out.style)?,
+            (None, ReportFormat::Json) => analysis::json::write(writer, &file, result)?,
+            (None, ReportFormat::Tsv) => analysis::write_tsv(writer, &file, result)?,
             // The HTML report covers the whole file and is written by `page`.
-            ReportFormat::Html => {}
+            (None, ReportFormat::Html) => {}
         }
         Ok(())
     }
@@ -188,102 +248,5 @@ impl ReportRequest<'_> {
             bail!("there is no leak {number} in this file");
         }
         Ok(())
-    }
-}
-
-/// An analysis that observes the changes of a file.
-enum RunningAnalysis {
-    Summary(Box<(SummaryAnalysis, PeakAnalysis, FileLedger)>),
-    Leaks(Box<(GroupTable, FileLedger)>),
-    Sites(SummaryAnalysis),
-    Libraries(SummaryAnalysis),
-    Peak(PeakAnalysis),
-    Usage(UsageAnalysis),
-    /// Needs no changes, only the other data of the file.
-    Fragmentation,
-}
-
-impl RunningAnalysis {
-    fn new(request: &ReportRequest<'_>, scope: MemoryScope) -> Self {
-        let suspects = || FileLedger::new(scope);
-        match request.question {
-            AnalysisArg::Summary => {
-                let summary = SummaryAnalysis::new(scope);
-                Self::Summary(Box::new((summary, PeakAnalysis::new(scope), suspects())))
-            }
-            AnalysisArg::Leaks => Self::Leaks(Box::new((GroupTable::new(scope), suspects()))),
-            AnalysisArg::Sites => Self::Sites(SummaryAnalysis::new(scope)),
-            AnalysisArg::Libraries => Self::Libraries(SummaryAnalysis::new(scope)),
-            AnalysisArg::Peak => Self::Peak(PeakAnalysis::new(scope)),
-            AnalysisArg::Usage => Self::Usage(UsageAnalysis::new(scope, request.points())),
-            AnalysisArg::Fragmentation => Self::Fragmentation,
-        }
-    }
-
-    fn change(&mut self, change: &AllocationChange) {
-        match self {
-            Self::Summary(parts) => {
-                let (summary, peak, suspects) = &mut **parts;
-                summary.observe(change);
-                peak.observe(change);
-                suspects.observe(change);
-            }
-            Self::Leaks(parts) => {
-                let (groups, suspects) = &mut **parts;
-                groups.observe(change);
-                suspects.observe(change);
-            }
-            Self::Sites(summary) | Self::Libraries(summary) => summary.observe(change),
-            Self::Peak(peak) => peak.observe(change),
-            Self::Usage(usage) => usage.observe(change),
-            Self::Fragmentation => {}
-        }
-    }
-
-    fn write(
-        self,
-        request: &ReportRequest<'_>,
-        input: &InputFile,
-        out: &mut ResultOutput,
-    ) -> Result<()> {
-        let options = request.options;
-        let is_text = request.format == ReportFormat::Text;
-        let file = input.analyzed_file(options.top.or(is_text.then_some(DEFAULT_TOP)));
-        let top = options.top.unwrap_or(DEFAULT_TOP);
-        let mut write = |result: AnalysisResult<'_>| request.write(out, &file, result);
-        match self {
-            Self::Summary(parts) => {
-                let (summary, peak, suspects) = *parts;
-                let state = input.info.end_state(suspects);
-                write(AnalysisResult::Summary(&summary.finish(top), &peak.finish(), &state))
-            }
-            Self::Leaks(parts) => {
-                let (groups, suspects) = *parts;
-                let state = input.info.end_state(suspects);
-                write(AnalysisResult::Leaks(&LeakReport::of(&groups), &state))
-            }
-            Self::Sites(summary) => {
-                let top = file.top.unwrap_or(usize::MAX);
-                write(AnalysisResult::Sites(&summary.finish(top)))
-            }
-            Self::Libraries(summary) => {
-                write(AnalysisResult::Libraries(&summary.finish(usize::MAX)))
-            }
-            Self::Peak(peak) => write(AnalysisResult::Peak(&peak.finish())),
-            Self::Usage(usage) => {
-                let report = usage.finish();
-                let overlays = smi_overlay::read(&options.overlay, &report, input)?;
-                write(AnalysisResult::Usage(&report, &overlays))
-            }
-            Self::Fragmentation => {
-                let view = FragmentationView::of(&input.info, options.would_fit);
-                if options.would_fit.is_some() && view.would_fit.is_empty() {
-                    output::log(
-                        "the file has no free-block data, so --would-fit cannot be answered",
-                    );
-                }
-                write(AnalysisResult::Fragmentation(&view))
-            }
-        }
     }
 }

@@ -1,7 +1,5 @@
 //! `vramscope reclaim`: makes a program free GPU memory through its registered functions.
 
-use std::io::Write;
-
 use anyhow::Result;
 use engine::model::ids::Pid;
 use formats::report::view::compact_size;
@@ -23,38 +21,28 @@ pub(crate) fn run(options: &cli::ProgramArgs) -> Result<Outcome> {
     let after = live()?;
     let freed = before.zip(after).map(|(before, after)| before.saturating_sub(after));
     let callbacks = answer["callbacks"].as_array().cloned().unwrap_or_default();
-    let mut out = output::results();
-    if options.format.is_json() {
-        let report = json!({
-            "pid": options.pid,
-            "callbacks": callbacks,
-            "live_before_bytes": before,
-            "live_after_bytes": after,
-            "freed_bytes": freed,
-        });
-        writeln!(out.writer, "{report}")?;
-    } else {
+    let report = json!({
+        "pid": options.pid,
+        "callbacks": callbacks,
+        "live_before_bytes": before,
+        "live_after_bytes": after,
+        "freed_bytes": freed,
+    });
+    options.format.print(&report, |out, _| {
         for callback in &callbacks {
             let name = sanitize(callback["name"].as_str().unwrap_or_default()).into_owned();
             match callback["error"].as_str() {
-                Some(error) => writeln!(out.writer, "{name}: failed: {}", sanitize(error))?,
-                None => writeln!(out.writer, "{name}: {} s", callback["seconds"])?,
+                Some(error) => writeln!(out, "{name}: failed: {}", sanitize(error))?,
+                None => writeln!(out, "{name}: {} s", callback["seconds"])?,
             }
         }
-        match (freed, after) {
-            (Some(freed), Some(after)) => writeln!(
-                out.writer,
-                "freed {} of GPU memory; {} live",
-                compact_size(freed),
-                compact_size(after)
-            )?,
-            _ => writeln!(
-                out.writer,
-                "freed memory is unknown: the program does not run under `vramscope run`"
-            )?,
-        }
-    }
-    out.finish()?;
+        let Some((freed, after)) = freed.zip(after) else {
+            let unknown = "freed memory is unknown: the program does not run under `vramscope run`";
+            return Ok(writeln!(out, "{unknown}")?);
+        };
+        let (freed, after) = (compact_size(freed), compact_size(after));
+        Ok(writeln!(out, "freed {freed} of GPU memory; {after} live")?)
+    })?;
     if callbacks.is_empty() {
         output::log("no function is registered; see vramscope.on_memory_pressure");
     }

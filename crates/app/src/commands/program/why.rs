@@ -15,25 +15,19 @@ use crate::{Outcome, cli};
 /// Runs the verb.
 pub(crate) fn run(options: &cli::ProgramArgs) -> Result<Outcome> {
     let (sites, search) = ProgramSocket::find(Pid(options.pid))?.keepers()?;
-    let mut out = output::results();
-    if options.format.is_json() {
-        let site = |site: &SiteKeepers| json!({ "leak": site.is_leak, "memory": site.memory, "kept_by": site.answer });
-        let sites: Vec<_> = sites.iter().map(site).collect();
-        writeln!(
-            out.writer,
-            "{}",
-            json!({ "pid": options.pid, "sites": sites, "search": search })
-        )?;
-    } else {
+    let site = |site: &SiteKeepers| json!({ "leak": site.is_leak, "memory": site.memory, "kept_by": site.answer });
+    let values: Vec<_> = sites.iter().map(site).collect();
+    let report = json!({ "pid": options.pid, "sites": values, "search": search });
+    options.format.print(&report, |out, _| {
         if sites.is_empty() {
-            writeln!(out.writer, "process {} has no live GPU memory of its own", options.pid)?;
+            writeln!(out, "process {} has no live GPU memory of its own", options.pid)?;
         }
-        sites.iter().try_for_each(|site| write_site(&mut *out.writer, site))?;
+        sites.iter().try_for_each(|site| write_site(out, site))?;
         if search["complete"] == false {
             output::log("the search stopped at its limits: references may be missing");
         }
-    }
-    out.finish()?;
+        Ok(())
+    })?;
     Ok(Outcome::Success)
 }
 

@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, bail};
 use capture::command::RunAs;
@@ -23,7 +24,8 @@ pub(super) struct CommandUser {
 /// Returns the user of a command: the requested one, or else the one who called sudo. `None` if
 /// this process already runs as that user.
 pub(super) fn of_command(requested: Option<&str>) -> Result<Option<CommandUser>> {
-    let is_root = fs::metadata("/proc/self").is_ok_and(|own| uid(&own) == 0);
+    let own = fs::metadata("/proc/self").map(|own| own.uid()).ok();
+    let is_root = own == Some(0);
     let caller = caller().filter(|_| is_root);
     let user = match requested {
         Some(name) => {
@@ -35,8 +37,7 @@ pub(super) fn of_command(requested: Option<&str>) -> Result<Option<CommandUser>>
             None => return Ok(None),
         },
     };
-    let own = fs::metadata("/proc/self").map_or(0, |own| uid(&own));
-    if user.uid == own {
+    if user.uid == own.unwrap_or(0) {
         return Ok(None);
     }
     if !is_root {
@@ -47,10 +48,6 @@ pub(super) fn of_command(requested: Option<&str>) -> Result<Option<CommandUser>>
     let environment = environment.unwrap_or_else(|| login_environment(&user));
     let User { name, uid, gid, groups, .. } = user;
     Ok(Some(CommandUser { name, run_as: RunAs { uid, gid, groups, environment } }))
-}
-
-fn uid(file: &fs::Metadata) -> u32 {
-    std::os::unix::fs::MetadataExt::uid(file)
 }
 
 /// Returns the user who called sudo, if that is not root.

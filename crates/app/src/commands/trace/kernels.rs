@@ -10,7 +10,7 @@ use crate::{Outcome, cli};
 
 /// Runs the verb.
 pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
-    let format = LiveFormat::of(&options.format);
+    let format = options.format.get();
     run_trace(&TraceOptions {
         duration: options.times.duration,
         format: Some(format),

@@ -8,12 +8,10 @@ pub(crate) mod record;
 pub(crate) mod run;
 
 use std::ffi::OsString;
-use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -66,7 +64,7 @@ pub(crate) fn trace_options<'a>(
     target: &'a cli::TargetArgs,
     options: &'a cli::LiveArgs,
 ) -> Result<TraceOptions<'a>> {
-    let format = LiveFormat::of(&options.format);
+    let format = options.format.get();
     print::check_stack_depth(options.stack_depth, format)?;
     let filter = if target.command.is_empty() {
         ProcessFilter { user: options.user.clone(), name: options.name.clone() }
@@ -215,7 +213,7 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
     let mut report =
         LiveReport::new(&live, settings.reports.clone(), settings.view, settings.format, out);
-    report.verbose = output::is_verbose();
+    report.verbose = output::settings().verbose;
     report.add_wrappers(settings.wrappers);
     if let Some(file) = recording {
         let counts_activity = settings.activity.is_some();
@@ -393,32 +391,23 @@ fn session_options(settings: &TraceOptions<'_>, target: Target) -> Result<Sessio
     })
 }
 
-/// The traced command. A thread waits for its exit and sends the status through a channel.
+/// The traced command.
 struct TracedCommand {
     pid: Pid,
-    end: Receiver<io::Result<ExitStatus>>,
+    running: command::RunningCommand,
     status: Option<ExitStatus>,
 }
 
 impl TracedCommand {
     fn release(suspended: command::SuspendedCommand) -> Result<Self> {
         let pid = suspended.pid();
-        let mut running =
+        let running =
             suspended.release().context("the command exited before it could be traced")?;
-        let (sender, end) = channel();
-        std::thread::Builder::new().name("command".into()).spawn(move || {
-            let _ = sender.send(running.wait());
-        })?;
-        Ok(Self { pid, end, status: None })
+        Ok(Self { pid, running, status: None })
     }
 
     fn has_exited(&mut self) -> Result<bool> {
-        match self.end.try_recv() {
-            Ok(status) => self.status = Some(status?),
-            Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) if self.status.is_some() => {}
-            Err(TryRecvError::Disconnected) => bail!("internal error: lost the command"),
-        }
+        self.status = self.running.try_wait()?;
         Ok(self.status.is_some())
     }
 }
@@ -513,7 +502,7 @@ impl TraceLoop<'_> {
 }
 
 fn snapshot_options(options: &cli::LiveArgs) -> SnapshotOptions {
-    let json = options.format.is_json();
+    let json = options.format.get() == LiveFormat::Json;
     let min_age = options.min_age.map_or(0, |age| age.as_millis());
     SnapshotOptions {
         top: options.top.unwrap_or(if json { 1000 } else { 10 }),

@@ -66,7 +66,7 @@ impl Canvas<'_> {
 #[derive(Default)]
 pub(super) struct Outcome {
     cursor: Option<Cursor>,
-    selected: Option<Target>,
+    selected: Target,
     areas: ClickAreas,
     page_height: usize,
 }
@@ -96,7 +96,7 @@ pub(crate) fn draw(buffer: &mut Buffer, state: &mut State, sources: &SourceLines
     if let (Some(cursor), Some((_, current))) = (outcome.cursor, state.pages.last_mut()) {
         *current = cursor;
     }
-    state.selected = outcome.selected.unwrap_or(Target::Nothing);
+    state.selected = outcome.selected;
     state.areas = outcome.areas;
     state.page_height = outcome.page_height.max(1);
     if state.is_ascii {
@@ -135,7 +135,7 @@ fn draw_page(
     if let Some(listing) = lists::of_page(shown, state) {
         let drawn = table::draw(&mut canvas, &listing, cursor, body, &mut outcome.areas);
         outcome.page_height = usize::from(body.height.saturating_sub(1));
-        outcome.selected = Some(drawn.1.clone());
+        outcome.selected = drawn.1.clone();
         outcome.cursor = Some(drawn.0);
         let rest = Rect { y, height: bottom - y, ..area };
         text::details(&mut canvas, shown, &drawn.1, drawn.0.index, rest);

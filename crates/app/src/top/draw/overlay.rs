@@ -15,13 +15,9 @@ const KEYS_WIDTH: usize = 30;
 /// Draws what is in front of the page; returns its cursor.
 pub(super) fn draw(canvas: &mut Canvas<'_>, overlay: Overlay, cursor: Cursor) -> Cursor {
     let area = canvas.buffer.area;
-    let lines = match overlay {
-        Overlay::Help => help(usize::from(area.width)),
-        Overlay::Columns => columns(canvas),
-    };
-    let (title, is_list) = match overlay {
-        Overlay::Help => ("keys; Esc closes", false),
-        Overlay::Columns => ("columns: Space shows or hides, Esc closes", true),
+    let (lines, title, is_list) = match overlay {
+        Overlay::Help => (help(usize::from(area.width)), "keys; Esc closes", false),
+        Overlay::Columns => (columns(canvas), "columns: Space shows or hides, Esc closes", true),
     };
     canvas.buffer.reset();
     canvas.put(0, 0, area.width, title, Tone::Title);

@@ -9,7 +9,7 @@ use formats::report::tables::ColumnSpec;
 use crate::top::theme::Tone;
 
 /// What a row stands for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Target {
     /// A process of a host.
     Process { host: usize, key: ProcessKey },
@@ -20,11 +20,12 @@ pub(crate) enum Target {
     /// A leak of a host, by its id.
     Leak { host: usize, id: u64 },
     /// Nothing behind it.
+    #[default]
     Nothing,
 }
 
 /// A row.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) cells: Vec<String>,
     pub(crate) tone: Tone,
@@ -55,12 +56,11 @@ impl<'a> Listing<'a> {
         id: impl Fn(&T) -> u64,
         row: impl Fn(&T) -> Row + 'a,
     ) -> Self {
-        let nothing = || Row { cells: Vec::new(), tone: Tone::Plain, target: Target::Nothing };
         Self {
             columns,
             charts: Vec::new(),
             ids: entries.iter().map(id).collect(),
-            row: Box::new(move |index| entries.get(index).map_or_else(nothing, &row)),
+            row: Box::new(move |index| entries.get(index).map(&row).unwrap_or_default()),
             sorted: None,
             empty: empty.into(),
         }

@@ -91,10 +91,9 @@ fn process_row(
     columns: &[ProcessColumn],
     (host, index, depth): (usize, usize, usize),
 ) -> Row {
-    let nothing = Row { cells: Vec::new(), tone: Tone::Plain, target: Target::Nothing };
-    let Some(row) = shown.row(host, index) else { return nothing };
+    let Some(row) = shown.row(host, index) else { return Row::default() };
     let usage = shown.usage(host, row);
-    let Some(of) = shown.cells(host, row, &usage, state) else { return nothing };
+    let Some(of) = shown.cells(host, row, &usage, state) else { return Row::default() };
     let cell = |column: &ProcessColumn| {
         let text = processes::cell(*column, row, &of);
         match column {

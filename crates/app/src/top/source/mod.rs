@@ -147,7 +147,7 @@ impl RunningSource {
         let run = move || {
             while !cell.is_stopped() {
                 #[cfg(feature = "capture")]
-                crate::fault::point();
+                capture::fault::point();
                 let frame = match source.next(&cell) {
                     Ok(Some(frame)) => Ok(frame),
                     Ok(None) => return,

@@ -1,3 +1,0 @@
-//! Fault points for modules that do not use capture.
-
-pub(crate) use capture::fault::point;
