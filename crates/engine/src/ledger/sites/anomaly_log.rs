@@ -147,7 +147,7 @@ pub(in crate::ledger) fn views(
         Anomaly {
             at: recorded.at,
             pid: process.key.pid,
-            process: process.name.clone(),
+            process: process.program().into(),
             tid: recorded.tid,
             thread: thread.into(),
             site,

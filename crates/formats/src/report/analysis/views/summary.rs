@@ -6,6 +6,7 @@ use engine::analysis::groups::Group;
 use engine::analysis::peak::Peak;
 use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
 use engine::analysis::{Amount, is_host};
+use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Bytes;
 
 use super::super::document::{Cell, Document, Line, Section, Table};
@@ -108,7 +109,11 @@ fn processes(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
                 Cell::Bytes(on.peak_bytes),
                 Cell::Bytes(on.live.bytes),
                 Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
-                Cell::Text(kinds(&on.kinds)),
+                match &on.kinds[..] {
+                    // The same as `held`.
+                    [] | [(MemoryKind::Device, _)] => Cell::Empty,
+                    several => Cell::Text(kinds(several)),
+                },
             ]);
         }
     }
