@@ -101,6 +101,17 @@ fn reject_unknown_ids(name: &str, filter: &ChangeFilter, info: &FileInfo) -> Res
             seen.devices.iter().take(MAX_LISTED_IDS).map(|device| device.0.to_string()).collect();
         bail!("{name}: no device {} in this file; it contains {}", device.0, format_list(list));
     }
+    if let Some(gpu) = filter.gpu {
+        let mut known: Vec<u16> =
+            info.state.iter().flat_map(|state| &state.gpus).map(|gpu| gpu.id.0).collect();
+        if known.is_empty() {
+            known.extend(seen.devices.iter().chain(info.devices.keys()).map(|device| device.0));
+        }
+        if !known.contains(&gpu.0) {
+            let list = known.iter().take(MAX_LISTED_IDS).map(ToString::to_string).collect();
+            bail!("{name}: no GPU {} in this file; it contains {}", gpu.0, format_list(list));
+        }
+    }
     let unknown = |wanted: &Option<String>, known: Vec<&String>, is: fn(&str, &str) -> bool| {
         let wanted = wanted.clone()?;
         (!known.iter().any(|own| is(own, &wanted))).then(|| {
