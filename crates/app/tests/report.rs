@@ -155,7 +155,7 @@ fn narrow(arguments: &[&str]) -> String {
 fn narrow_tables_have_whole_names_and_numbers() {
     let text = narrow(&["report", "pytorch.arrows"]);
     for words in [
-        "  8562  torch_graphs.py              984   10.71 GiB   10.71 GiB",
+        "  8562  torch_graphs.py        gpu_0         984   10.71 GiB   10.71 GiB",
         "8562 torch_graphs.py        capture (torch_graphs.py:16)",
     ] {
         assert!(text.contains(words), "{words}: {text}");
@@ -171,7 +171,7 @@ fn number_of_processes_before_the_trace_is_the_same_everywhere() {
     let text = narrow(&["report", "pytorch.arrows"]);
     assert!(text.contains("5 processes started before the trace"), "{text}");
     let text = narrow(&["report", "pytorch.arrows", "peak"]);
-    let note = "processes started before the trace; earlier allocations are\n  missing (5)\n";
+    let note = "processes started before the trace; earlier allocations are missing\n  (5)\n";
     assert!(text.contains(note), "{text}");
 }
 

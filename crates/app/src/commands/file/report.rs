@@ -128,13 +128,14 @@ fn agent_report(_: &str, _: &ReportRequest<'_>) -> Result<Outcome> {
 /// `run.html`.
 pub(crate) fn run_page(options: &mut ReportArgs) -> Result<Outcome> {
     options.html = true;
-    if options.output.output.is_none() {
-        let name = options.file.file_name().unwrap_or_default();
-        let page = Path::new(name).with_extension("html");
-        output::log(&format!("writing {}", shown(&page)));
-        options.output.output = Some(page);
+    if options.output.output.is_some() {
+        return run(options);
     }
-    run(options)
+    let page = Path::new(options.file.file_name().unwrap_or_default()).with_extension("html");
+    options.output.output = Some(page.clone());
+    let outcome = run(options)?;
+    output::log(&format!("wrote {}", shown(&page)));
+    Ok(outcome)
 }
 
 /// Prints memory over time as text.
