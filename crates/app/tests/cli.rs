@@ -127,6 +127,8 @@ fn unknown_command_is_named_in_the_error() {
     assert!(message.contains("conjure") && message.contains("--help"), "{message}");
     // A typo is corrected.
     assert!(stderr(&run(&["trce"])).contains("trace"));
+    let message = stderr(&run(&["trace", "--intervall", "1s"]));
+    assert!(message.contains("'--interval'") && !message.contains("-- --intervall"), "{message}");
 }
 
 #[test]

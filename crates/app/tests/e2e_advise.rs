@@ -1,8 +1,6 @@
 //! Advice on live processes, with real probes on the simulated driver; on files; and from an agent.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -15,6 +13,7 @@ use formats::recording::{RecordingHeader, RecordingWriter};
 use serde_json::Value;
 
 use crate::harness::files::{run, stderr};
+use crate::harness::http::{response, serve_once};
 use crate::harness::{self, TestEnv, VRAMSCOPE};
 
 const MIB: u64 = 1 << 20;
@@ -79,30 +78,6 @@ fn needed_memory_is_compared_with_free_memory() {
     assert!(messages.contains("GPU 7"), "{messages}");
 }
 
-/// Responds to one request with `response`; the handle returns the request.
-fn serve(response: String) -> (String, std::thread::JoinHandle<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let url = ["http:", "", &address].join("/");
-    let thread = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        let mut piece = [0; 1024];
-        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-            let count = stream.read(&mut piece).unwrap();
-            request.extend_from_slice(&piece[..count]);
-        }
-        stream.write_all(response.as_bytes()).unwrap();
-        String::from_utf8(request).unwrap()
-    });
-    (url, thread)
-}
-
-fn http(status: &str, body: &str) -> String {
-    let length = body.len();
-    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
-}
-
 #[test]
 fn agent_gets_the_token_and_its_text_is_escaped() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +87,7 @@ fn agent_gets_the_token_and_its_text_is_escaped() {
         "pid":5,"process":"evil\u001b[2J","freed_bytes":1048576,"precision":"exact","safe":false,
         "reason":"it is big","cost":"work","commands":[{"language":"shell","text":"kill 5"}],
         "a_newer_field":1}]}]}"#;
-    let (url, request) = serve(http("200 OK", body));
+    let (url, request) = serve_once(response("200 OK", body));
     let output = Command::new(VRAMSCOPE)
         .args(["advise", "--agent", &url, "--need", "2M", "--token-file"])
         .arg(&token)
@@ -129,12 +104,12 @@ fn agent_gets_the_token_and_its_text_is_escaped() {
 
 #[test]
 fn agent_errors_are_reported() {
-    for (response, expected) in [
-        (http("401 Unauthorized", "no"), "authentication required"),
-        (http("404 Not Found", "no"), "returned 404"),
-        (http("200 OK", "<html>"), "unexpected response"),
+    for (answer, expected) in [
+        (response("401 Unauthorized", "no"), "authentication required"),
+        (response("404 Not Found", "no"), "returned 404"),
+        (response("200 OK", "<html>"), "unexpected response"),
     ] {
-        let (url, request) = serve(response);
+        let (url, request) = serve_once(answer);
         // A bare address, as the agent itself takes it.
         let output = run(&["advise", "--agent", url.strip_prefix("http://").unwrap()]);
         request.join().unwrap();

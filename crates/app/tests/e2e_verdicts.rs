@@ -7,10 +7,16 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use engine::metrics::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
+use engine::model::units::Bytes;
 use flate2::read::GzDecoder;
+use formats::export::GpuLabel;
+use formats::import::agent::AgentState;
+use formats::report::verdict::short_location;
 use serde_json::Value;
 
 use crate::harness::files::fixture;
+use crate::harness::http::{response, serve_once};
 use crate::harness::{TestEnv, VRAMSCOPE};
 
 /// A verdict with its numbers.
@@ -119,15 +125,15 @@ fn assert_same_view(env: &TestEnv, file: &Path, traced: &Value, report: &Value) 
     let page = page_data(&page);
     let total = format!("\"leaks_total\":{}", report["leaks_total"]);
     assert!(page.contains(&total), "{total} is not in the page");
-    let (text, replayed) = (run(&["report", path]), run(&["replay", path]));
+    let (text, replayed_text) = (run(&["report", path]), run(&["replay", path]));
     for leak in report["leaks"].as_array().unwrap() {
         let location = leak["location"].as_str().unwrap();
-        for output in [&text, &replayed, &page] {
+        for output in [&text, &replayed_text, &page] {
             assert!(output.contains(location), "{location} is not in {output}");
         }
     }
     let headline = text.lines().next().unwrap();
-    assert_eq!(replayed.lines().next(), Some(headline));
+    assert_eq!(replayed_text.lines().next(), Some(headline));
     assert!(page.contains(headline.split("  ").next().unwrap()), "{headline} is not in the page");
     let top: Value = serde_json::from_str(&run(&["top", "--once", "--json", path])).unwrap();
     assert_eq!(top["leaks_total"], report["leaks_total"], "{top}");
@@ -155,6 +161,39 @@ fn assert_same_view(env: &TestEnv, file: &Path, traced: &Value, report: &Value) 
         .filter(|pid| running.contains(pid))
         .collect();
     assert_eq!(restarted, leaking, "advice");
+    assert_agent_agrees(traced, &replayed_text, report);
+}
+
+/// Compares the leaks of an agent that reports this state, and its metrics.
+fn assert_agent_agrees(state: &Value, text: &str, report: &Value) {
+    let answer = response("200 OK", &state.to_string());
+    let (url, request) = serve_once(answer);
+    let output = Command::new(VRAMSCOPE).args(["trace", "--agent", &url]).output().unwrap();
+    assert!(request.join().unwrap().starts_with("GET /api/v1/snapshot "));
+    let of_agent = String::from_utf8(output.stdout).unwrap();
+    let rows = |text: &str| {
+        let after = text.lines().skip_while(|line| !line.contains(" LEAKS AT ")).skip(1);
+        let rows = after.take_while(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+        rows.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&of_agent), rows(text), "{of_agent}");
+    let AgentState { snapshot, context, .. } =
+        formats::import::agent::snapshot(state.to_string().as_bytes()).unwrap();
+    let gpu = |gpu: &GpuLabel| GpuInfo {
+        id: gpu.id,
+        uuid: (&*gpu.uuid).into(),
+        name: (&*gpu.name).into(),
+        total: Bytes(gpu.total_bytes),
+    };
+    let metrics = MetricsCollector::new(SeriesLimits::default()).observe(&CollectorInput {
+        snapshot: &snapshot,
+        gpus: &context.gpus.iter().map(gpu).collect::<Vec<_>>(),
+        agent: &AgentStats::default(),
+        location: short_location,
+    });
+    let total: f64 =
+        metrics.samples("vramscope_suspects").iter().map(|one| one.value.as_f64()).sum();
+    assert_eq!(Some(total), report["leaks_total"].as_f64(), "metrics");
 }
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.

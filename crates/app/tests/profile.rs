@@ -205,7 +205,10 @@ fn pprof_profile_has_lines_libraries_and_labels() {
 #[test]
 fn flame_graph_has_every_frame() {
     let dir = tempfile::tempdir().unwrap();
-    let graph = python("read_svg.py", &export(&dir, &recording(&dir), "flamegraph", &[]));
+    let path = export(&dir, &recording(&dir), "flamegraph", &[]);
+    let svg = std::fs::read_to_string(&path).unwrap();
+    assert!(svg.contains("truncate_text_right = true"), "labels keep their beginning");
+    let graph = python("read_svg.py", &path);
     assert_eq!(graph["total"], 135);
     let frames: Vec<_> = graph["frames"].as_array().unwrap().iter().collect();
     for name in ["tr:ain (47)", "main (train.py:7)", "<step>:\\u{1b}[31m (train.py:7)", DRIVER] {

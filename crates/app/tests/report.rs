@@ -123,6 +123,8 @@ fn text_fits_the_terminal() {
             &["report", file, "--leak", "1"],
             &["report", file, "leaks"],
             &["report", file, "peak"],
+            &["report", file, "sites"],
+            &["diff", "cpp.arrows", file],
             &["report", file, "fragmentation"],
             &["replay", file],
             &["plot", file],
@@ -140,6 +142,69 @@ fn text_fits_the_terminal() {
             }
         }
     }
+}
+
+/// Prints a report of the recording of PyTorch programs on a terminal of 80 columns.
+fn narrow(arguments: &[&str]) -> String {
+    let mut command = Command::new(VRAMSCOPE);
+    command.current_dir(fixture("h200-leaks")).args(arguments).env("COLUMNS", "80");
+    stdout(&command.output().unwrap())
+}
+
+#[test]
+fn narrow_tables_have_whole_names_and_numbers() {
+    let text = narrow(&["report", "pytorch.arrows"]);
+    for words in [
+        "  8562  torch_graphs.py        gpu_0         984   10.71 GiB   10.71 GiB",
+        "8562 torch_graphs.py        capture (torch_graphs.py:16)",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(
+        narrow(&["report", "pytorch.arrows", "sites"]).contains("capture (torch_graphs.py:16)")
+    );
+    assert!(narrow(&["plot", "pytorch.arrows"]).contains("8562  torch_graphs.py"));
+}
+
+#[test]
+fn number_of_processes_before_the_trace_is_the_same_everywhere() {
+    let text = narrow(&["report", "pytorch.arrows"]);
+    assert!(text.contains("5 processes started before the trace"), "{text}");
+    let text = narrow(&["report", "pytorch.arrows", "peak"]);
+    let note = "processes started before the trace; earlier allocations are missing\n  (5)\n";
+    assert!(text.contains(note), "{text}");
+}
+
+#[test]
+fn errors_and_anomalies_name_the_program_and_the_gpu() {
+    let text = narrow(&["replay", "pytorch.arrows"]);
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "oom.py (pid 8510) requested 200.00 GiB on gpu_0 at oom.py:4 request, which is more than \
+         the whole GPU (140.40 GiB)",
+        ": torch_graphs.py (pid 8562), torch_graphs.py:13 capture: single allocation",
+    ] {
+        assert!(flat.contains(words), "{words}: {text}");
+    }
+    let advice = narrow(&["advise", "pytorch.arrows"]);
+    let flat = advice.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("and leaks 68.32 GiB per hour (certain)"), "{advice}");
+}
+
+#[test]
+fn page_is_named_after_the_file_and_never_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = fixture("h200-leaks/cpp.arrows");
+    let page = |options: &[&str]| {
+        let mut command = Command::new(VRAMSCOPE);
+        command.current_dir(dir.path()).args(["page", &file]).args(options).output().unwrap()
+    };
+    assert!(page(&[]).status.success());
+    let text = std::fs::read_to_string(dir.path().join("cpp.html")).unwrap();
+    assert!(text.starts_with("<!DOCTYPE html>"));
+    let again = page(&[]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(stderr(&again).contains("already exists"), "{}", stderr(&again));
 }
 
 #[test]
@@ -183,6 +248,11 @@ fn usage_errors_have_advice() {
         (&["report", &good, "peak", "--leak", "1"], "--leak requires"),
         (&["report", &good, "--leak", "1"], "there is no leak 1"),
         (&["report", &good, "--user", "eve"], "no process of user eve"),
+        (&["report", &good, "--gpu", "7"], "no GPU 7"),
+        (&["report", "http://127.0.0.1:1"], "is `vramscope serve` running there?"),
+        (&["report", "http://127.0.0.1:1", "peak"], "answers only `leaks`"),
+        (&["report", "http://127.0.0.1:1", "--html"], "in a browser"),
+        (&["export", &good, "-o", "x.html"], "vramscope plot FILE -o x.html"),
         (&["report", &good, "--name", "x.py"], "no program `x.py`"),
         (&["export", &good, "-o", "x.unknown"], "use --format"),
         (&["report", &good, "-o", "/no/such/dir/x"], "choose another file"),

@@ -237,6 +237,10 @@ fn agents_are_shown_with_their_sites() {
     // Twice the same agent is two hosts.
     let text = stdout(&run(&["top", "--once", "--agent", &url, "--agent", &agent.address]));
     assert!(text.contains("2 hosts") && text.matches(&pid).count() == 2, "{text}");
+    let text = stdout(&run(&["trace", "--agent", &url, "-p", &pid]));
+    assert!(text.contains(&format!("workload {pid} (")), "{text}");
+    let unknown = run(&["trace", "--agent", &url, "-p", "4000000"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", stderr(&unknown));
     let refused = run(&["top", "--once", "--agent", "127.0.0.1:1"]);
     assert!(stderr(&refused).contains("is `vramscope serve` running there?"));
 }

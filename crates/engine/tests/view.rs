@@ -225,7 +225,10 @@ fn short_traces_wait_for_a_verdict() {
     assert_eq!(state(&quiet), (Some(20), 0), "nothing grows: the shortest observation");
     let view = View::of(&snapshot, &[]);
     assert_eq!(view.processes[0].state, ProcessState::TooEarly(Nanos(9 * SECOND)));
-    assert_eq!(view.processes[1].state, ProcessState::Steady);
+    assert_eq!(view.processes[1].state, ProcessState::TooEarly(Nanos(20 * SECOND)));
+    snapshot.observed = Nanos(30 * SECOND);
+    assert_eq!(View::of(&snapshot, &[]).processes[1].state, ProcessState::Steady);
+    snapshot.observed = Nanos(10 * SECOND);
     snapshot.is_live = false;
     assert_eq!(state(&snapshot).0, None);
     snapshot.is_live = true;

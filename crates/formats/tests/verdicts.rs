@@ -281,7 +281,7 @@ fn trace_without_suspects_says_whether_it_is_too_early() {
     let none = Snapshot { anomalies: Vec::new(), ..none };
     let early = Snapshot { observed: Nanos(9 * SECOND), ..none.clone() };
     let found = written(&early, true);
-    assert!(found.starts_with("Too early to tell: trace for another 21 s."), "{found}");
+    assert!(found.starts_with("Too early to tell: a verdict needs 21 s more."), "{found}");
     let in_one_line = |snapshot: &Snapshot| written(snapshot, false).replace('\n', " ");
     assert!(in_one_line(&early).contains("too early to tell, 21 s to go"));
     let growing = ProcessView {

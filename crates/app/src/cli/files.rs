@@ -23,11 +23,12 @@ FILE is a vramscope recording. The output is that of the live trace, byte for by
 pub(super) const REPORT_EXAMPLES: &str = "\
 EXAMPLES
   vramscope report run.arrows                        verdict, peak and holders
-  vramscope report run.arrows --leak 1               also the evidence and the stack of a leak
+  vramscope report run.arrows --leak 1               the evidence and the call stack of a leak
   vramscope report run.arrows leaks                  every verdict, and what is still held
   vramscope report snapshot.pickle peak --format json
   vramscope report run.sqlite --format html -o report.html
   vramscope report run.sqlite --fail-on-leak=1M      exit with status 3 if more than 1 MiB leaked
+  vramscope report http://127.0.0.1:9754 --leak 1     the same of a running agent
 
 FILE is a vramscope recording, a Nsight Systems SQLite export, a PyTorch memory snapshot or a
 compute-sanitizer leak report, detected by content.";
@@ -117,7 +118,7 @@ pub(crate) struct ReplayArgs {
 
 #[derive(Args)]
 pub(crate) struct ReportArgs {
-    /// Input file
+    /// Input file, or the URL of a running agent
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// What to answer
@@ -164,6 +165,9 @@ pub(crate) struct ReportArgs {
     pub(crate) overlay: SmiArgs,
     #[command(flatten)]
     pub(crate) limit: FailOnLeakArgs,
+    /// File with the agent's bearer token, if FILE is a URL
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) filter: FileFilterArgs,
 }

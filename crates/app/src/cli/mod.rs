@@ -13,6 +13,7 @@ mod top;
 mod trace;
 
 use anyhow::Result;
+use clap::error::ContextKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use formats::sanitize::sanitize;
 
@@ -104,6 +105,9 @@ enum Verb {
     /// The same for the peak
     #[command(hide = true)]
     Peak(Box<ReportArgs>),
+    /// Write the HTML report of a file; the same as `report FILE --html -o NAME.html`
+    #[command(hide = true, aliases = ["html"])]
+    Page(Box<ReportArgs>),
     /// Show a recorded demo: no GPU and no root needed
     Demo(DemoArgs),
     /// Print the completion script of a shell
@@ -119,7 +123,11 @@ fn explain_error(error: &clap::Error) -> Outcome {
     let escaped =
         std::env::args_os().map(|argument| sanitize(&argument.to_string_lossy()).into_owned());
     match Cli::try_parse_from(escaped) {
-        Err(error) => drop(error.print()),
+        Err(mut error) => {
+            // The tip to pass a misspelled option to CMD misleads.
+            error.remove(ContextKind::Suggested);
+            drop(error.print());
+        }
         Ok(_) => output::log(&error.render().to_string()),
     }
     Outcome::Code(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -134,6 +142,7 @@ pub(crate) fn run() -> Result<Outcome> {
     output::set(output);
     match verb {
         Verb::Leaks(options) => commands::file::report::run_question(&options, AnalysisArg::Leaks),
+        Verb::Page(mut options) => commands::file::report::run_page(&mut options),
         Verb::Peak(options) => commands::file::report::run_question(&options, AnalysisArg::Peak),
         Verb::Replay(options) => commands::file::replay::run(&options),
         Verb::Report(options) => commands::file::report::run(&options),

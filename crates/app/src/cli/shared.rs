@@ -99,7 +99,7 @@ pub(crate) enum LiveFormat {
 pub(crate) struct OutputArgs {
     /// Write the result to FILE; - is standard output
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing file
     #[arg(long, requires = "output")]
     force: bool,

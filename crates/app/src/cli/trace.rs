@@ -24,6 +24,7 @@ EXAMPLES
   vramscope trace --fail-on-leak -q -- pytest         exit with status 3 if anything leaks
   vramscope trace -p 4711 --leak 1          also the evidence and the stack of the first leak
   vramscope trace -p 4711 --allocations --min-age 10m every allocation held for 10 minutes
+  vramscope trace --agent http://127.0.0.1:9754 -p 4711 --leak 1    what an agent knows
   vramscope trace --format json -d 1m       one JSON object per line, for one minute
 
 Growth is judged after 30 seconds. With sudo, -- CMD runs as the user who called sudo, with that
@@ -51,7 +52,7 @@ pub(super) const RUN_EXAMPLES: &str = "\
 EXAMPLES
   vramscope run -- python train.py              live memory every 2 seconds
   vramscope run --by site -- ./app              memory by call site
-  vramscope run --fail-on-leak -- ./test        exit with status 1 if anything was not freed
+  vramscope run --fail-on-leak -- ./test        exit with status 3 if anything was not freed
   vramscope run --record run.arrows -- ./app    also record every event
   vramscope run --why -- python train.py        also which references keep leaking memory alive
 
@@ -100,6 +101,12 @@ pub(crate) struct TargetArgs {
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    /// Print what a running agent knows instead, without root
+    #[arg(long, value_name = "URL", conflicts_with_all = ["command", "driver", "follow_forks", "interval", "duration", "record", "kernels", "torch", "stacks", "no_objects"])]
+    pub(crate) agent: Option<String>,
+    /// File with the agent's bearer token
+    #[arg(long, value_name = "FILE", requires = "agent")]
+    pub(crate) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
 }
@@ -125,6 +132,9 @@ pub(crate) struct LiveArgs {
     /// Only processes whose program contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) name: Option<String>,
+    /// Only processes that use this GPU (index as in nvidia-smi)
+    #[arg(long, value_name = "N")]
+    pub(crate) gpu: Option<u16>,
     /// List at most N entries per list [default: 20 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,

@@ -3,6 +3,8 @@
 pub(crate) mod advise;
 #[cfg(feature = "capture")]
 pub(crate) mod agent_query;
+#[cfg(feature = "capture")]
+pub(crate) mod agent_report;
 pub(crate) mod demo;
 #[cfg(feature = "capture")]
 pub(crate) mod doctor;

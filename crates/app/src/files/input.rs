@@ -97,6 +97,17 @@ fn reject_unknown_ids(name: &str, filter: &ChangeFilter, info: &FileInfo) -> Res
         let known = list(seen.devices.iter().map(|device| device.0.to_string()));
         bail!("{name}: no device {} in this file; it contains {known}", device.0);
     }
+    if let Some(gpu) = filter.gpu {
+        let mut known: Vec<u16> =
+            info.state.iter().flat_map(|state| &state.gpus).map(|gpu| gpu.id.0).collect();
+        if known.is_empty() {
+            known.extend(seen.devices.iter().chain(info.devices.keys()).map(|device| device.0));
+        }
+        if !known.contains(&gpu.0) {
+            let known = list(known.iter().map(ToString::to_string));
+            bail!("{name}: no GPU {} in this file; it contains {known}", gpu.0);
+        }
+    }
     if let Some(user) = &filter.user
         && !info.users.values().any(|own| own == user)
     {

@@ -10,8 +10,7 @@ use engine::snapshot::{NotFreed, Snapshot};
 use engine::view::{GpuFacts, View};
 use formats::import::collecting_sink::FileInfo;
 use formats::report::live::text::format_count;
-use formats::report::verdict::short_location;
-use formats::report::view::{gpu_facts, leak_sentence};
+use formats::report::view::{gpu_facts, leak_sentence, site_location};
 use formats::sanitize::sanitize;
 
 use super::input::{self, Selection};
@@ -64,7 +63,7 @@ pub(crate) fn evaluate(
 fn not_freed_sentence(process: &NotFreed) -> String {
     let program = process.identity.program_or(&process.name);
     let place = process.sites.first().map_or_else(String::new, |site| {
-        format!(", allocated at {}", short_location(site.site, &site.frames))
+        format!(", allocated at {}", site_location(site.site, &site.frames))
     });
     let more = match process.sites.len() {
         0 | 1 => String::new(),

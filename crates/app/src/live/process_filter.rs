@@ -1,12 +1,15 @@
-//! Selection of processes by user and program.
+//! Selection of processes by pid, GPU, user and program.
 
-use engine::model::ids::Pid;
-use engine::model::program::ProcessIdentity;
-use engine::snapshot::Snapshot;
+use engine::model::ids::{GpuId, Pid};
+use engine::snapshot::{ProcessView, Snapshot};
 
 /// Processes to report; all if empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ProcessFilter {
+    /// Only these processes.
+    pub(crate) pids: Vec<Pid>,
+    /// Only processes that use this GPU.
+    pub(crate) gpu: Option<GpuId>,
     /// Only processes of this user: a name or a user id.
     pub(crate) user: Option<String>,
     /// Only processes whose program contains this text.
@@ -15,18 +18,20 @@ pub(crate) struct ProcessFilter {
 
 impl ProcessFilter {
     /// Whether all processes are selected.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.user.is_none() && self.name.is_none()
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 
-    fn selects(&self, identity: &ProcessIdentity, uid: Option<u32>, name: &str) -> bool {
+    fn selects(&self, process: &ProcessView) -> bool {
         let is_user = |wanted: &String| {
-            identity.user.as_deref() == Some(wanted)
-                || uid.is_some_and(|uid| *wanted == uid.to_string())
+            process.identity.user.as_deref() == Some(wanted)
+                || process.uid.is_some_and(|uid| *wanted == uid.to_string())
         };
-        let program = identity.program_or(name);
-        self.user.as_ref().is_none_or(is_user)
-            && self.name.as_ref().is_none_or(|wanted| program.contains(wanted.as_str()))
+        let uses = |gpu: GpuId| process.devices.iter().any(|device| device.gpu == Some(gpu));
+        (self.pids.is_empty() || self.pids.contains(&process.key.pid))
+            && self.gpu.is_none_or(uses)
+            && self.user.as_ref().is_none_or(is_user)
+            && self.name.as_ref().is_none_or(|wanted| process.program().contains(wanted.as_str()))
     }
 
     /// Removes all other processes, their verdicts and their anomalies. GPUs stay: other processes
@@ -35,11 +40,13 @@ impl ProcessFilter {
         if self.is_empty() {
             return;
         }
-        snapshot.processes.retain(|one| self.selects(&one.identity, one.uid, &one.name));
-        let selected: Vec<(Pid, Box<str>)> =
-            snapshot.processes.iter().map(|one| (one.key.pid, one.name.clone())).collect();
+        snapshot.processes.retain(|one| self.selects(one));
+        let selected = &snapshot.processes;
+        // Out-of-memory errors and anomalies have the program as their name.
         let is_selected = |pid: Pid, name: &str| {
-            selected.iter().any(|(own, known)| *own == pid && **known == *name)
+            selected
+                .iter()
+                .any(|one| one.key.pid == pid && (*one.name == *name || one.program() == name))
         };
         let is_verdict =
             |pid: Option<Pid>, name: &str| pid.is_some_and(|pid| is_selected(pid, name));
@@ -55,8 +62,11 @@ impl ProcessFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::model::ids::ProcessKey;
-    use engine::snapshot::ProcessView;
+    use engine::model::ids::{ProcessKey, Tid};
+    use engine::model::program::ProcessIdentity;
+    use engine::model::stack::{CallStack, SiteName};
+    use engine::model::units::Timestamp;
+    use engine::snapshot::OutOfMemory;
 
     fn process(pid: u32, user: Option<&str>, program: &str) -> ProcessView {
         let identity = ProcessIdentity {
@@ -86,7 +96,7 @@ mod tests {
         let pids = |user: Option<&str>, name: Option<&str>| {
             let [user, name] = [user, name].map(|text| text.map(ToOwned::to_owned));
             let mut snapshot = all.clone();
-            ProcessFilter { user, name }.apply(&mut snapshot);
+            ProcessFilter { user, name, ..ProcessFilter::default() }.apply(&mut snapshot);
             snapshot.processes.iter().map(|one| one.key.pid.0).collect::<Vec<_>>()
         };
         assert_eq!(pids(None, None), [1, 2, 3]);
@@ -94,5 +104,32 @@ mod tests {
         assert_eq!(pids(Some("1003"), None), [3]);
         assert_eq!(pids(None, Some("train")), [1, 3]);
         assert_eq!(pids(Some("bob"), Some("train")), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn errors_of_selected_programs_are_kept() {
+        let oom = |pid: u32, program: &str| OutOfMemory {
+            at: Timestamp(0),
+            pid: Pid(pid),
+            tid: Tid(pid),
+            name: program.into(),
+            device: None,
+            gpu: None,
+            requested: None,
+            site: None,
+            site_name: SiteName::Unknown,
+            frames: CallStack::default(),
+            framework: None,
+            recovered: None,
+            holders: Vec::new(),
+        };
+        let mut snapshot = Snapshot {
+            processes: vec![process(1, None, "train.py"), process(2, None, "serve.py")],
+            out_of_memory: vec![oom(1, "train.py"), oom(2, "serve.py")],
+            ..Snapshot::default()
+        };
+        ProcessFilter { pids: vec![Pid(1)], ..ProcessFilter::default() }.apply(&mut snapshot);
+        let kept: Vec<_> = snapshot.out_of_memory.iter().map(|one| one.pid.0).collect();
+        assert_eq!(kept, [1]);
     }
 }

@@ -151,7 +151,7 @@ impl FrameHistory {
 
     fn add_incidents(&mut self, index: usize, host: &HostFrame) {
         let at = host.snapshot.at;
-        let seen = incidents::of_snapshot(&host.snapshot, &host.context.clock);
+        let seen = incidents::of_snapshot(&host.snapshot, &host.context);
         for incident in seen.into_iter().chain(host.events.iter().cloned()) {
             // An agent can answer twice with the same snapshot.
             let recent = self.incidents.iter().rev().take(100);

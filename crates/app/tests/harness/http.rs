@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -67,4 +67,29 @@ pub fn get(address: &str, path: &str, headers: &str) -> io::Result<Response> {
 /// Percent-encodes a text for a URL.
 pub fn encode(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Responds to one request with `response`; the handle returns the request.
+pub fn serve_once(response: String) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let url = ["http:", "", &address].join("/");
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut piece = [0; 1024];
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+            let count = stream.read(&mut piece).unwrap();
+            request.extend_from_slice(&piece[..count]);
+        }
+        stream.write_all(response.as_bytes()).unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    (url, thread)
+}
+
+/// Returns a response with a body.
+pub fn response(status: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
 }

@@ -315,7 +315,8 @@ fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut
         }
         None => {
             let leak = leaked.map_or_else(String::new, |leaked| {
-                format!(", and grows by {} per hour", leaked.growth_per_hour)
+                let (growth, confidence) = (leaked.growth_per_hour, leaked.confidence.name());
+                format!(", and leaks {growth} per hour ({confidence})")
             });
             let reason = format!("holds {bytes}{leak}");
             steps.push(step(process, AdviceAction::Stop, bytes, precision, reason));

@@ -133,8 +133,8 @@ fn nearly_full(share: f64) -> Rule {
 /// Memory and objects have separate metrics; both rules have the same name.
 fn leak_suspect(metric: &'static Metric, hold: Nanos) -> Rule {
     let summary = "{program} (pid {pid}) leaks at {location}: {value} ({resource})";
-    let advice = "The agent has the call stack and evidence: `/api/v1/suspects?pid={pid}`; restart the \
-                  process if it cannot wait.";
+    let advice = "`vramscope trace --agent URL -p {pid} --leak 1` shows the call stack and evidence \
+                  that the agent has; restart the process if it cannot wait.";
     Rule { hold, ..rule("leak_suspect", metric, Threshold::Above(0.0), summary, advice) }
 }
 

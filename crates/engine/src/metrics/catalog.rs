@@ -95,8 +95,11 @@ metrics! {
     FAILURES = Counter("vramscope_failed_allocations_total", "", NONE, Fixed(1)),
         "Failed allocation calls";
     OUT_OF_MEMORY = Counter("vramscope_out_of_memory_total", "", BY_GPU, Gpus),
-        "Calls that failed with CUDA_ERROR_OUT_OF_MEMORY; gpu is empty if unknown, or if host \
-         memory was requested";
+        "Calls that failed with CUDA_ERROR_OUT_OF_MEMORY, without oversized requests; gpu is empty \
+         if unknown, or if host memory was requested";
+    OVERSIZED = Counter("vramscope_oversized_requests_total", "", BY_GPU, Gpus),
+        "Failed requests for more memory than the whole GPU has: a mistake of the program, not a \
+         full GPU";
     LAUNCHES = Counter("vramscope_launches_total", "", NONE, Fixed(1)),
         "Launches of kernels and graphs, if kernels are traced";
     COPIED = Counter("vramscope_copied_bytes_total", "bytes", &["direction"], Fixed(16)),

@@ -133,10 +133,14 @@ fn wait(snapshot: &Snapshot) -> Option<Nanos> {
     let mut running = snapshot.running();
     let undecided = running.clone().filter_map(|process| process.undecided);
     let growing = undecided.map(|undecided| undecided.wait).max();
+    let start = rest_of_start(snapshot);
+    growing.or(start.filter(|_| running.any(|process| process.live_allocations > 0)))
+}
+
+/// Returns the time until a trace is long enough to show growth; `None` if it is.
+fn rest_of_start(snapshot: &Snapshot) -> Option<Nanos> {
     let rest = Nanos(MIN_GROWTH.0.saturating_sub(snapshot.observed.0));
-    let start =
-        (rest > Nanos(0) && running.any(|process| process.live_allocations > 0)).then_some(rest);
-    growing.or(start)
+    Some(rest).filter(|rest| snapshot.is_live && *rest > Nanos(0))
 }
 
 /// Where the devices of processes are.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::Placement;
 use super::leaks::{Leak, LeakResource, function_of};
+use super::{Placement, rest_of_start};
 use crate::model::{Bytes, CallStack, GpuId, Nanos, Pid};
 use crate::snapshot::{NotFreed, NotFreedSite, ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource};
@@ -42,7 +42,7 @@ pub struct ProcessRow<'a> {
 pub enum ProcessState {
     /// It leaks.
     Leaks(Confidence),
-    /// It grows; a verdict is possible after this time.
+    /// It grows, or was not observed for long; a verdict is possible after this time.
     TooEarly(Nanos),
     /// It grows, but not like a leak.
     Growing,
@@ -92,7 +92,13 @@ pub(super) fn of<'a>(
     placement: &Placement,
 ) -> Vec<ProcessRow<'a>> {
     let one = |process| {
-        let row = row(process, leaks, placement);
+        let mut row = row(process, leaks, placement);
+        // Nothing is said to be free of leaks before the shortest observation that shows one.
+        if let Some(rest) = rest_of_start(snapshot).filter(|_| process.live_allocations > 0)
+            && matches!(row.state, ProcessState::Growing | ProcessState::Steady)
+        {
+            row.state = ProcessState::TooEarly(rest);
+        }
         // The start is read from a clock that also counts while the machine sleeps.
         let start = Some(process.key.start).filter(|start| *start > 0);
         let age = start.and_then(|start| snapshot.at.0.checked_sub(start)).map(Nanos);

@@ -90,7 +90,7 @@ impl MetricsFixture {
         let failed = FailedCall {
             function: FunctionId(0),
             code: 2,
-            requested: Some((MemoryKind::Device, 1 << 40)),
+            requested: Some((MemoryKind::Device, 900)),
             freed: None,
             device: device.map(DeviceId),
             context: None,

@@ -97,7 +97,7 @@ fn failed_host_allocations_are_not_counted_by_gpu() {
         let failed = FailedCall {
             function: FunctionId(0),
             code: 2,
-            requested: Some((kind, 1 << 40)),
+            requested: Some((kind, 900)),
             freed: None,
             device: Some(DeviceId(0)),
             context: None,
@@ -110,6 +110,30 @@ fn failed_host_allocations_are_not_counted_by_gpu() {
     assert_eq!(whole(&metrics, name, &["GPU-0"]), 1);
     let all: u64 = metrics.samples(name).iter().map(|sample| sample.value.as_f64() as u64).sum();
     assert_eq!(all, 3);
+}
+
+#[test]
+fn requests_larger_than_the_gpu_are_counted_apart() {
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
+    for (device, bytes) in [(Some(0), 1000), (Some(0), 1001), (None, 1001), (None, 1000)] {
+        let failed = FailedCall {
+            function: FunctionId(0),
+            code: 2,
+            requested: Some((MemoryKind::Device, bytes)),
+            freed: None,
+            device: device.map(DeviceId),
+            context: None,
+            site: None,
+        };
+        fixture.apply(1, EventKind::Failed(failed));
+    }
+    let metrics = fixture.metrics();
+    for name in ["vramscope_out_of_memory_total", "vramscope_oversized_requests_total"] {
+        assert_eq!(whole(&metrics, name, &["GPU-0"]), 1, "{name}");
+        assert_eq!(whole(&metrics, name, &[""]), 1, "{name}");
+        assert_eq!(whole(&metrics, name, &["GPU-1"]), 0, "{name}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use engine::model::{
     AllocationChange, AllocatorSettings, ChangeKind, DeviceId, EndReason, GpuId, Pid, PoolTotals,
     Segment, StackTable, Timestamp,
 };
+use engine::snapshot::ProcessView;
 
 use super::{FailedAllocation, FileState, ImportSink, Warning};
 
@@ -250,6 +251,10 @@ impl ImportSink for CollectingSink<'_> {
         let snapshot = &mut state.snapshot;
         let all = std::mem::take(&mut snapshot.processes);
         snapshot.processes = all.into_iter().filter(|one| self.selects(one.key.pid)).collect();
+        if let Some(gpu) = self.filter.gpu.filter(|_| state.gpus.len() > 1) {
+            let uses = |one: &ProcessView| one.devices.iter().any(|on| on.gpu == Some(gpu));
+            snapshot.processes.retain(uses);
+        }
         let all = std::mem::take(&mut snapshot.not_freed);
         snapshot.not_freed = all.into_iter().filter(|one| self.selects(one.key.pid)).collect();
         for list in [&mut snapshot.suspects, &mut snapshot.other_verdicts] {

@@ -52,7 +52,6 @@ pub fn read(
         differently_numbered: 0,
         pools: Vec::new(),
         last: Timestamp(0),
-        before_trace: 0,
         ended: EndedHistory::default(),
         out_of_memory: Vec::new(),
         unknown_context: 0,
@@ -96,7 +95,6 @@ struct RecordingImport<'a> {
     differently_numbered: u64,
     pools: Vec<PoolTotals>,
     last: Timestamp,
-    before_trace: u64,
     /// Processes that ended before the last snapshot.
     ended: EndedHistory,
     /// Their allocations that may have been released with a context.
@@ -153,7 +151,6 @@ impl RecordingImport<'_> {
         self.last = self.last.max(event.time);
         match &event.kind {
             EventKind::Process(info) => {
-                self.before_trace += u64::from(info.before_trace);
                 self.sink.process(event.pid, &info.name);
             }
             EventKind::Identity(identity) => {
@@ -272,12 +269,14 @@ impl RecordingImport<'_> {
         last.other_verdicts = self.ledger.other_verdicts(self.last);
         let listed = last.listed_uncertainty();
         self.ended.merge_into(&mut last);
+        // The processes that the state lists: others have no memory.
+        let before_trace = last.processes.iter().filter(|process| process.before_trace).count();
         for pool in &self.pools {
             self.sink.pool(pool);
         }
         for (text, count) in [
             (STATE_WARNINGS[0], listed.lost.events()),
-            (STATE_WARNINGS[1], self.before_trace),
+            (STATE_WARNINGS[1], before_trace as u64),
             (STATE_WARNINGS[2], self.unknown_context + listed.unknown_context),
             (STATE_WARNINGS[3], self.ambiguous_calls + listed.ambiguous_calls),
             (

@@ -10,6 +10,8 @@ use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
+#[cfg(feature = "capture")]
+use engine::model::ids::{GpuId, Pid};
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis;
 use formats::report::analysis::{AnalysisResult, FragmentationView};
@@ -17,7 +19,9 @@ use formats::report::html::InitialView;
 use formats::report::live::text::TextStyle;
 
 use crate::Outcome;
-use crate::cli::{AnalysisArg, ReportArgs, ReportFormat, SmiArgs};
+use crate::cli::{AnalysisArg, LiveFormat, ReportArgs, ReportFormat, SmiArgs};
+#[cfg(feature = "capture")]
+use crate::commands::agent_report::AgentReport;
 use crate::files::input::{InputFile, Selection};
 use crate::files::leak_gate::LeakGate;
 use crate::files::plot_data;
@@ -25,6 +29,11 @@ use crate::files::plot_data::PlotRequest;
 use crate::files::{input, leak_gate, smi_overlay};
 use crate::io::output;
 use crate::io::output::ResultOutput;
+use crate::io::output_file::shown;
+#[cfg(feature = "capture")]
+use crate::live::print::LiveView;
+#[cfg(feature = "capture")]
+use crate::live::process_filter::ProcessFilter;
 
 /// Rows of lists in text output without `--top`.
 const DEFAULT_TOP: usize = 10;
@@ -48,6 +57,9 @@ pub(crate) fn run_question(options: &ReportArgs, question: AnalysisArg) -> Resul
     };
     let request = ReportRequest { options, question, format };
     request.check()?;
+    if let Some(url) = options.file.to_str().filter(|file| is_url(file)) {
+        return agent_report(url, &request);
+    }
     let source = input::detect(&options.file)?;
     let inputs: Vec<&Path> = [Some(&options.file), options.overlay.smi_log.as_ref()]
         .into_iter()
@@ -62,6 +74,67 @@ pub(crate) fn run_question(options: &ReportArgs, question: AnalysisArg) -> Resul
     };
     out.finish()?;
     Ok(options.limit.outcome(outcome))
+}
+
+/// Whether this is the address of an agent instead of a file.
+fn is_url(file: &str) -> bool {
+    file.starts_with("http://") || file.starts_with("https://")
+}
+
+/// Prints what a running agent knows.
+#[cfg(feature = "capture")]
+fn agent_report(url: &str, request: &ReportRequest<'_>) -> Result<Outcome> {
+    let ReportRequest { options, question, format } = *request;
+    if format == ReportFormat::Html {
+        bail!("{url}: open this address in a browser: it is the agent's live page");
+    }
+    let is_answered = matches!(question, AnalysisArg::Summary | AnalysisArg::Leaks);
+    if !is_answered || format == ReportFormat::Tsv {
+        bail!("{url}: an agent answers only `leaks`, as text or JSON; see also `top --agent`");
+    }
+    let filter = &options.filter;
+    let report = AgentReport {
+        url,
+        token_file: options.token_file.as_deref(),
+        filter: ProcessFilter {
+            pids: filter.pid.map(Pid).into_iter().collect(),
+            gpu: filter.gpu.map(GpuId),
+            user: filter.user.clone(),
+            name: filter.name.clone(),
+        },
+        view: LiveView::Overview,
+        format: match format {
+            ReportFormat::Json => LiveFormat::Json,
+            _ => LiveFormat::Text,
+        },
+        top: options.top.unwrap_or(DEFAULT_TOP),
+        leak: options.leak,
+        stack_depth: options.stack_depth,
+        fail_on_leak: options.limit.fail_on_leak,
+    };
+    let mut out = options.output.open(&[])?;
+    let outcome = report.print(&mut out)?;
+    out.finish()?;
+    Ok(options.limit.outcome(outcome))
+}
+
+#[cfg(not(feature = "capture"))]
+fn agent_report(_: &str, _: &ReportRequest<'_>) -> Result<Outcome> {
+    Err(crate::commands::no_capture())
+}
+
+/// Writes the HTML report of a file, by default next to where the user is: `run.arrows` becomes
+/// `run.html`.
+pub(crate) fn run_page(options: &mut ReportArgs) -> Result<Outcome> {
+    options.html = true;
+    if options.output.output.is_some() {
+        return run(options);
+    }
+    let page = Path::new(options.file.file_name().unwrap_or_default()).with_extension("html");
+    options.output.output = Some(page.clone());
+    let outcome = run(options)?;
+    output::log(&format!("wrote {}", shown(&page)));
+    Ok(outcome)
 }
 
 /// Prints memory over time as text.

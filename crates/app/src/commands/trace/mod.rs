@@ -19,13 +19,14 @@ use capture::command;
 use capture::in_process::CollectorDir;
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, SessionOptions, Target};
-use engine::model::ids::Pid;
+use engine::model::ids::{GpuId, Pid};
 use engine::model::trace_mode::{StackMode, TensorMode};
 use engine::model::units::{Bytes, Nanos};
 use engine::snapshot::{ListScope, SnapshotOptions};
 use formats::report::view::gpu_facts;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::commands::agent_report::AgentReport;
 use crate::files::leak_gate;
 use crate::io::output;
 use crate::io::output_file::{Planned, shown};
@@ -56,7 +57,44 @@ const PYTHON_PATH: &str = "PYTHONPATH";
 
 /// Runs the verb.
 pub(crate) fn run_verb(options: &cli::TraceArgs) -> Result<Outcome> {
-    run_trace(&trace_options(&options.target, &options.live)?)
+    match &options.agent {
+        Some(url) => print_agent(url, options),
+        None => run_trace(&trace_options(&options.target, &options.live)?),
+    }
+}
+
+/// Prints the state of an agent.
+fn print_agent(url: &str, options: &cli::TraceArgs) -> Result<Outcome> {
+    let live = &options.live;
+    let format = live.format.get();
+    let mut filter = process_filter(&options.target, live);
+    filter.pids = options.target.pid.iter().copied().map(Pid).collect();
+    let report = AgentReport {
+        url,
+        token_file: options.token_file.as_deref(),
+        filter,
+        view: LiveView::of(live.by, live.allocations, format)?,
+        format,
+        top: live.top.unwrap_or(DEFAULT_LAST_ROWS),
+        leak: live.leak,
+        stack_depth: live.stack_depth,
+        fail_on_leak: live.limit.fail_on_leak,
+    };
+    let mut out = output::results_from(&[], live.output.as_deref(), live.force)?;
+    let outcome = report.print(&mut out)?;
+    out.finish()?;
+    Ok(live.limit.outcome(outcome))
+}
+
+/// Returns the processes that the options select.
+fn process_filter(target: &cli::TargetArgs, options: &cli::LiveArgs) -> ProcessFilter {
+    ProcessFilter {
+        pids: Vec::new(),
+        gpu: options.gpu.map(GpuId),
+        // With a command, the user is the one who runs it.
+        user: options.user.clone().filter(|_| target.command.is_empty()),
+        name: options.name.clone(),
+    }
 }
 
 /// Returns the options of a verb that traces with live reports.
@@ -66,11 +104,6 @@ pub(crate) fn trace_options<'a>(
 ) -> Result<TraceOptions<'a>> {
     let format = options.format.get();
     print::check_stack_depth(options.stack_depth, format)?;
-    let filter = if target.command.is_empty() {
-        ProcessFilter { user: options.user.clone(), name: options.name.clone() }
-    } else {
-        ProcessFilter { user: None, name: options.name.clone() }
-    };
     let stacks = options.stacks.stacks.unwrap_or(StackMode::Full);
     Ok(TraceOptions {
         duration: options.times.duration,
@@ -92,7 +125,7 @@ pub(crate) fn trace_options<'a>(
             top: options.top.unwrap_or(DEFAULT_LAST_ROWS),
             leak: options.leak,
             more: more_hint(options.record.as_deref()),
-            filter,
+            filter: process_filter(target, options),
             in_place: target.command.is_empty(),
             why: false,
         },

@@ -140,7 +140,7 @@ pub(crate) fn views(process: &Process, all: bool, registry: &SiteRegistry) -> Ve
         Anomaly {
             at: recorded.at,
             pid: process.key.pid,
-            process: process.name.clone(),
+            process: process.program().into(),
             tid: recorded.tid,
             thread: thread.into(),
             site,

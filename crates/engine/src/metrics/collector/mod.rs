@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::alert::Severity;
 use crate::model::{CopyDirection, GpuId, MemoryKind};
-use crate::snapshot::{ProcessView, Snapshot};
+use crate::snapshot::{OutOfMemory, ProcessView, Snapshot};
 
 use super::label::label;
 use super::{Cardinality, Metric, MetricSet, SampleValue, SeriesLimits, catalog};
@@ -37,6 +37,8 @@ pub struct MetricsCollector {
     /// Counters of all processes, including ended ones.
     totals: ProcessCounters,
     out_of_memory: BTreeMap<Option<GpuId>, u64>,
+    /// Requests larger than the GPU.
+    oversized: BTreeMap<Option<GpuId>, u64>,
     ended: u64,
     not_freed: u64,
     /// Kinds that have ever been live: those without live memory are exported as 0.
@@ -76,8 +78,16 @@ impl MetricsCollector {
     ) {
         self.totals = self.totals.plus(delta);
         for (gpu, times) in &snapshot.ooms_by_gpu {
-            let count = self.out_of_memory.entry(gpus.known_gpu(*gpu)).or_default();
-            *count = count.saturating_add(*times);
+            let is_oversized = |oom: &&OutOfMemory| oom.gpu == *gpu && gpus.is_oversized(oom);
+            let oversized = snapshot.out_of_memory.iter().filter(is_oversized).count() as u64;
+            let gpu = gpus.known_gpu(*gpu);
+            for (counts, times) in [
+                (&mut self.out_of_memory, times.saturating_sub(oversized)),
+                (&mut self.oversized, oversized.min(*times)),
+            ] {
+                let count = counts.entry(gpu).or_default();
+                *count = count.saturating_add(times);
+            }
         }
         for process in &snapshot.processes {
             self.counts_activity |= process.activity.is_some();
@@ -123,8 +133,13 @@ impl MetricsCollector {
         // Exported from the start, so that the first error is visible as an increase.
         let all = input.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
         for gpu in all {
-            let count = self.out_of_memory.get(&gpu).copied().unwrap_or(0);
-            out.push_integer(&catalog::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
+            for (metric, counts) in [
+                (&catalog::OUT_OF_MEMORY, &self.out_of_memory),
+                (&catalog::OVERSIZED, &self.oversized),
+            ] {
+                let count = counts.get(&gpu).copied().unwrap_or(0);
+                out.push_integer(metric, gpus.labels(gpu).into(), count);
+            }
         }
         for kind in MemoryKind::ALL {
             if self.kinds.get(kind.index()) == Some(&true) {

@@ -2,6 +2,7 @@
 
 use crate::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, SeriesLimits, catalog};
 use crate::model::GpuId;
+use crate::snapshot::OutOfMemory;
 
 use super::input::GpuInfo;
 
@@ -58,6 +59,14 @@ impl GpuLabels<'_> {
     /// The GPU if it is one of the host's; `None` otherwise.
     pub(super) fn known_gpu(self, gpu: Option<GpuId>) -> Option<GpuId> {
         gpu.filter(|gpu| self.0.iter().any(|one| one.id == *gpu))
+    }
+
+    /// Whether a request was for more memory than its GPU has; than each has if that is unknown.
+    pub(super) fn is_oversized(self, oom: &OutOfMemory) -> bool {
+        let totals = self.0.iter().filter(|one| oom.gpu.is_none_or(|gpu| gpu == one.id));
+        let total = totals.map(|one| one.total.0).max().filter(|total| *total > 0);
+        let requested = oom.requested.filter(|(kind, _)| kind.takes_device_memory());
+        total.zip(requested).is_some_and(|(total, (_, bytes))| bytes.0 > total)
     }
 
     /// Labels `gpu` and `uuid`.

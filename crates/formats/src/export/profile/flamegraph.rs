@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use engine::model::Language;
 use inferno::flamegraph::color::{BasicPalette, Color, PaletteMap};
-use inferno::flamegraph::{Options, Palette, from_lines};
+use inferno::flamegraph::{Options, Palette, TextTruncateDirection, from_lines};
 
 use super::folded::{lines, word};
 use super::{Profile, ProfileUnit, ProfileValue};
@@ -27,6 +27,8 @@ pub fn flame_graph(
     };
     options.colors = Palette::Basic(BasicPalette::Mem);
     options.deterministic = true;
+    // Names start with the function.
+    options.text_truncate_direction = TextTruncateDirection::Right;
     let mut palette = palette(profile);
     options.palette_map = Some(&mut palette);
     let lines: Vec<String> =

@@ -148,7 +148,7 @@ pub fn write_text(
         writeln!(out)?;
         let shown = state.snapshot.out_of_memory.iter().rev().take(MAX_OUT_OF_MEMORY);
         for (oom, clock) in shown.rev().zip(clock.iter().cycle()) {
-            write_out_of_memory(out, oom, clock, style)?;
+            write_out_of_memory(out, oom, &state.gpus, clock, style)?;
         }
         if !state.snapshot.out_of_memory.is_empty() {
             writeln!(out)?;
@@ -273,16 +273,14 @@ impl AnalyzedFile<'_> {
     fn notes(&self, has_state: bool) -> Vec<Line> {
         let mut notes = Vec::new();
         let is_noted = |text: &str| has_state && STATE_WARNINGS.contains(&text);
-        let warnings: Vec<_> =
-            self.info.warnings.iter().filter(|warning| !is_noted(&warning.text)).collect();
-        if warnings.iter().any(|warning| warning.inexact) {
-            notes.push(Line::Alarm("NOT EXACT: see the notes below".to_owned()));
-        }
-        for warning in warnings {
+        for warning in self.info.warnings.iter().filter(|warning| !is_noted(&warning.text)) {
             let times =
                 if warning.count > 1 { format!(" ({})", warning.count) } else { String::new() };
-            let text = format!("note: {}{times}", warning.text);
-            notes.push(if warning.inexact { Line::Alarm(text) } else { Line::Plain(text) });
+            let text = format!("{}{times}", warning.text);
+            notes.push(match warning.inexact {
+                true => Line::Alarm(format!("NOT EXACT: {text}")),
+                false => Line::Plain(format!("note: {text}")),
+            });
         }
         notes
     }

@@ -83,6 +83,9 @@ fn table(out: &mut dyn Write, table: &Table, style: TextStyle) -> io::Result<()>
     if total(&columns) > style.width {
         columns.retain(|column| !column.is_zero);
     }
+    if total(&columns) > style.width {
+        columns.retain(|column| !column.is_constant);
+    }
     shrink(&mut columns, style.width);
     let head = columns.iter().map(|column| column.title.clone());
     writeln!(out, "{}", style.dim(&aligned(head, &columns)))?;
@@ -113,6 +116,8 @@ struct Column {
     is_numeric: bool,
     /// Whether no row has a value other than zero.
     is_zero: bool,
+    /// Whether all rows have the same kind or device, and there is more than one.
+    is_constant: bool,
 }
 
 impl Column {
@@ -127,6 +132,9 @@ impl Column {
         Self {
             index,
             width: widest.max(title.len()),
+            is_constant: matches!(&*title, "KIND" | "DEVICE")
+                && table.rows.len() > 1
+                && cells().all(|cell| Some(cell) == cells().next()),
             title,
             is_numeric: cells().any(Cell::is_numeric),
             is_zero: cells()

@@ -20,7 +20,7 @@ use crate::report::analysis::{AnalyzedFile, OverlaySeries};
 use crate::report::chart::library_name;
 use crate::report::verdict::{kind, summary};
 use crate::report::view::out_of_memory_line;
-use crate::report::view::{gpu_facts, headline, leak_sentence};
+use crate::report::view::{gpu_facts, gpu_lines, headline, leak_sentence};
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum number of listed out-of-memory errors, the newest.
@@ -348,13 +348,14 @@ fn growing(state: &FileState, file: &AnalyzedFile<'_>, strings: &mut StringTable
     let clock = file.clock();
     let last = snapshot.out_of_memory.iter().rev().take(MAX_OUT_OF_MEMORY).rev();
     let ooms = last.filter(|oom| oom.recovered.is_none()).filter_map(|oom| {
-        let text = out_of_memory_line(oom, clock.as_ref()?);
+        let text = out_of_memory_line(oom, &state.gpus, clock.as_ref()?);
         Some(json!({"site": strings.site_of(&oom.frames), "text": sanitize(&text)}))
     });
     let ooms: Value = ooms.collect();
     json!({
         "ooms": ooms,
         "headline": headline(&view),
+        "gpus": gpu_lines(&view, ""),
         "leaks": leaks,
         "leaks_total": view.leaks.len(),
         "suspects": suspects,

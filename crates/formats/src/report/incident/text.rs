@@ -8,9 +8,10 @@ use engine::oom::{OomCause, RequestedResource};
 use super::{FailedRequest, IncidentReport, RECORDING_FILE, Trigger};
 use crate::report::advice;
 use crate::report::advice::AdviceReport;
-use crate::report::live::text::{TextStyle, format_age, format_count, format_duration, sites};
+use crate::report::live::text::{TextStyle, format_age, format_count, format_duration};
 use crate::report::redact::redact_paths;
 use crate::report::verdict::{callers, location};
+use crate::report::view::write_stack;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum number of listed processes, and of sites of each.
@@ -19,9 +20,6 @@ const MAX_SITES: usize = 5;
 
 /// Maximum number of callers printed below a site's location.
 const MAX_CALLERS: usize = 2;
-
-/// Maximum number of printed frames of the failed call; incident.json has all.
-const MAX_FRAMES: usize = 24;
 
 /// Maximum number of listed growing processes.
 const MAX_GROWING: usize = 5;
@@ -127,12 +125,7 @@ fn cause(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     if failed.frames.is_empty() {
         return writeln!(out, "  {}", location(failed.site, &failed.frames));
     }
-    sites::frames(
-        out,
-        &failed.frames,
-        "  ",
-        TextStyle { stack_depth: MAX_FRAMES, ..TextStyle::default() },
-    )
+    write_stack(out, &failed.frames, TextStyle::default())
 }
 
 fn memory(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use engine::snapshot::Snapshot;
 
 use super::ColumnSpec;
-use crate::WallClock;
+use crate::export::ReportContext;
 use crate::report::verdict::{anomaly_summary, location};
 use crate::report::view::out_of_memory_line;
 use crate::sanitize::sanitize;
@@ -48,7 +48,8 @@ impl Incident {
 }
 
 /// Returns what happened since the last snapshot, in order.
-pub fn of_snapshot(snapshot: &Snapshot, clock: &WallClock) -> Vec<Incident> {
+pub fn of_snapshot(snapshot: &Snapshot, context: &ReportContext) -> Vec<Incident> {
+    let clock = &context.clock;
     let text = |text: &str| sanitize(text).into_owned();
     let ooms =
         snapshot.out_of_memory.iter().map(|oom| {
@@ -61,7 +62,7 @@ pub fn of_snapshot(snapshot: &Snapshot, clock: &WallClock) -> Vec<Incident> {
                 kind: "out of memory".to_owned(),
                 pid: Some(oom.pid.0),
                 program: text(&oom.name),
-                summary: text(&out_of_memory_line(oom, clock)),
+                summary: text(&out_of_memory_line(oom, &context.gpus, clock)),
                 details,
             };
             (oom.at, incident)

@@ -6,7 +6,7 @@ use engine::view::{GpuRow, Leak, NotFreedRow, ProcessRow, ProcessState, View};
 
 use super::table;
 use super::text::{
-    forecast, gpu_name, growth, other, spread, state, too_early, used_gpus, used_of_total,
+    forecast, gpu_name, growth, spread, state, too_early, used_gpus, used_of_total, used_parts,
 };
 use super::units::{compact_size, duration_words, mark};
 use super::{held, leak_location, notes, rate, stack_location};
@@ -31,9 +31,8 @@ pub fn write_last(
         let line = if index == 0 { spread(line, &observed, style.width) } else { line.clone() };
         writeln!(out, "{}", if alarm { style.alarm(&line) } else { style.bold(&line) })?;
     }
-    let before = note_mark(view, "before_trace");
-    for gpu in used_gpus(view) {
-        write_wrapped(out, &gpu_line(gpu, &before), style.width, 2)?;
+    for line in gpu_lines(view, &note_mark(view, "before_trace")) {
+        write_wrapped(out, &line, style.width, 2)?;
     }
     if !view.leaks.is_empty() {
         writeln!(out)?;
@@ -72,7 +71,7 @@ pub(crate) fn headline(view: &View<'_>) -> String {
             let mut chars = site.chars();
             let first = chars.next().map(|c| c.to_ascii_uppercase());
             let site: String = first.into_iter().chain(chars).collect();
-            format!("{site}: trace for another {}.", duration_words(wait))
+            format!("{site}: a verdict needs {} more.", duration_words(wait))
         }
         (0, _, None) if !view.not_freed.is_empty() => {
             let bytes = view.not_freed_bytes();
@@ -100,6 +99,12 @@ fn note_mark(view: &View<'_>, name: &str) -> String {
     found.map_or_else(String::new, |index| mark(index + 1))
 }
 
+/// Returns the used memory and the growth of each GPU that is used; `before`: the mark of the note
+/// on untracked memory.
+pub(crate) fn gpu_lines(view: &View<'_>, before: &str) -> Vec<String> {
+    used_gpus(view).into_iter().map(|gpu| gpu_line(gpu, before)).collect()
+}
+
 fn gpu_line(gpu: &GpuRow<'_>, before: &str) -> String {
     let name = gpu_name(gpu);
     let growth = match &*growth(gpu) {
@@ -109,13 +114,7 @@ fn gpu_line(gpu: &GpuRow<'_>, before: &str) -> String {
     let Some((used, total)) = gpu.used.zip(gpu.total) else {
         return format!("{name}: {} traced{growth}", gpu.traced);
     };
-    format!(
-        "{name}: {} used: {} traced, {} untracked{before}, {} other{growth}",
-        used_of_total(used, total, 2),
-        compact_size(gpu.traced.0),
-        compact_size(gpu.untracked.0),
-        compact_size(other(gpu)),
-    )
+    format!("{name}: {} used{}{growth}", used_of_total(used, total, 2), used_parts(gpu, before))
 }
 
 fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {

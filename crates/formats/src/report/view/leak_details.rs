@@ -87,7 +87,7 @@ fn write_site(
 }
 
 /// Writes frames of the program one by one, and folds runs of other frames.
-pub(super) fn write_stack(
+pub(crate) fn write_stack(
     out: &mut dyn Write,
     stack: &CallStack,
     style: TextStyle,

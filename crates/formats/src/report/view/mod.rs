@@ -12,9 +12,9 @@ pub mod text;
 pub(crate) mod units;
 
 pub use last::write_last;
-pub(crate) use last::{headline, leak_pids};
-pub(crate) use leak_details::fold_phrase;
+pub(crate) use last::{gpu_lines, headline, leak_pids};
 pub use leak_details::write_leak;
+pub(crate) use leak_details::{fold_phrase, write_stack};
 pub use notes::text as note_text;
 pub(crate) use out_of_memory::{out_of_memory_line, write_out_of_memory};
 pub(crate) use table::fit;

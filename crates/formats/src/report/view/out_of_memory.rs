@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
-use engine::model::MemoryKind;
+use engine::model::{Bytes, MemoryKind};
 use engine::snapshot::OutOfMemory;
 
 use super::leak_details::write_stack;
 use super::{stack_location, table};
+use crate::export::GpuLabel;
 use crate::report::live::text::{TextStyle, device_name};
 use crate::sanitize::sanitize;
 use crate::wall_clock::WallClock;
@@ -18,10 +19,11 @@ const MAX_HOLDERS: usize = 10;
 pub(crate) fn write_out_of_memory(
     out: &mut dyn Write,
     oom: &OutOfMemory,
+    gpus: &[GpuLabel],
     clock: &WallClock,
     style: TextStyle,
 ) -> io::Result<()> {
-    let text = sanitize(&out_of_memory_line(oom, clock)).into_owned();
+    let text = sanitize(&out_of_memory_line(oom, gpus, clock)).into_owned();
     let is_noticed = oom.recovered.is_none();
     for line in table::wrap(&text, style.width, 2) {
         let line = if is_noticed { style.alarm(&line) } else { style.dim(&line) };
@@ -42,7 +44,11 @@ pub(crate) fn write_out_of_memory(
 }
 
 /// Returns what was requested, by which process and line, and when, as one sentence.
-pub(crate) fn out_of_memory_line(oom: &OutOfMemory, clock: &WallClock) -> String {
+pub(crate) fn out_of_memory_line(
+    oom: &OutOfMemory,
+    gpus: &[GpuLabel],
+    clock: &WallClock,
+) -> String {
     let requested = oom.requested.map_or_else(
         || "memory".to_owned(),
         |(kind, bytes)| {
@@ -63,11 +69,27 @@ pub(crate) fn out_of_memory_line(oom: &OutOfMemory, clock: &WallClock) -> String
         true => String::new(),
         false => format!(" at {}", stack_location(&oom.frames)),
     };
+    let too_large = larger_than(oom, gpus)
+        .map_or_else(String::new, |total| format!(", which is more than the whole GPU ({total})"));
     let framework = oom.framework.map_or_else(String::new, |one| {
         format!(
             "; PyTorch gave up on {}: {} in tensors, {} reserved",
             one.requested, one.allocated, one.reserved
         )
     });
-    format!("OUT OF MEMORY at {at}: {who} requested {requested} on {device}{place}{framework}")
+    format!(
+        "OUT OF MEMORY at {at}: {who} requested {requested} on {device}{place}{too_large}{framework}"
+    )
+}
+
+/// Returns the total memory of the GPU if the request exceeds it.
+fn larger_than(oom: &OutOfMemory, gpus: &[GpuLabel]) -> Option<Bytes> {
+    let (kind, requested) = oom.requested?;
+    let gpu = match (oom.gpu, gpus) {
+        (Some(id), _) => gpus.iter().find(|gpu| gpu.id == id)?,
+        (None, [only]) => only,
+        (None, _) => return None,
+    };
+    let is_larger = gpu.total_bytes > 0 && requested.0 > gpu.total_bytes;
+    (is_larger && kind == MemoryKind::Device).then_some(Bytes(gpu.total_bytes))
 }

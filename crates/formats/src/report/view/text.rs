@@ -94,6 +94,17 @@ pub(crate) fn other(gpu: &GpuRow<'_>) -> u64 {
     used.saturating_sub(gpu.traced.0).saturating_sub(gpu.untracked.0)
 }
 
+/// Returns `: 8.77G traced, 9.46G untracked¹, 208M other`: the parts of the used memory, without
+/// those that are zero.
+pub(crate) fn used_parts(gpu: &GpuRow<'_>, before: &str) -> String {
+    let untracked = format!("untracked{before}");
+    let parts = [(gpu.traced.0, "traced"), (gpu.untracked.0, &untracked), (other(gpu), "other")];
+    let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<_> =
+        parts.map(|(bytes, name)| format!("{} {name}", compact_size(bytes))).collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+}
+
 /// Returns `12 min (22:30)`: when a GPU is full, unless that is far away.
 pub(crate) fn full_at(gpu: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> Option<String> {
     let time = forecast(gpu)?;

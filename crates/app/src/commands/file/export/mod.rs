@@ -78,6 +78,10 @@ fn guess_format(output: &Path) -> Result<ExportFormat> {
     let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
     match found {
         Some((_, format)) => Ok(*format),
+        None if [".html", ".htm", ".png"].iter().any(|ending| name.ends_with(ending)) => bail!(
+            "{shown}: pages and pictures are made by `vramscope plot FILE -o {shown}`",
+            shown = output_file::shown(output)
+        ),
         None => bail!(
             "{}: the format is not clear from the name; use --format, or one of the extensions \
              .pftrace, .pb.gz, .pickle, .speedscope.json, .csv, .json, .svg, .folded, .parquet",

@@ -40,8 +40,14 @@ pub(crate) fn document(comparison: &DiffView<'_>) -> Document {
     let columns = ["held", "after", "peak", "count", "kind", "change", "site"];
     let rows = changed.iter().take(shown).map(|row| short(row, comparison));
     let section = Section::list("", &columns, rows, changed.len());
-    let mut notes = comparison.before.notes(false);
-    notes.extend(comparison.after.notes(false));
+    let mut notes = Vec::new();
+    for file in [comparison.before, comparison.after] {
+        let of_file = file.notes(false);
+        if !of_file.is_empty() {
+            notes.push(Line::Dim(format!("{}:", file.path)));
+        }
+        notes.extend(of_file);
+    }
     let alarm = after.bytes > before.bytes;
     Document { headline, alarm, lines, sections: vec![section], notes }
 }

@@ -6,7 +6,7 @@ use engine::analysis::groups::Group;
 use engine::analysis::peak::Peak;
 use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
 use engine::analysis::{Amount, is_host};
-use engine::model::Bytes;
+use engine::model::{Bytes, MemoryKind};
 
 use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, device, frames, location};
@@ -105,7 +105,11 @@ fn processes(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
         "peak": Cell::Bytes(on.peak_bytes),
         "held": Cell::Bytes(on.live.bytes),
         "not freed": Cell::Bytes(on.never_freed.bytes.saturating_sub(on.live.bytes)),
-        "by kind": Cell::Text(kinds(&on.kinds)),
+        "by kind": match &on.kinds[..] {
+            // The same as `held`.
+            [] | [(MemoryKind::Device, _)] => Cell::Empty,
+            several => Cell::Text(kinds(several)),
+        },
     });
     Section { title: "Processes".to_owned(), table, ..Section::default() }
 }

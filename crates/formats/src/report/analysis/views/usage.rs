@@ -59,18 +59,19 @@ fn chart(series: &UsageSeries, overlays: &[OverlaySeries], file: &AnalyzedFile<'
 }
 
 fn table(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
+    let program = |series: &UsageSeries| series.pid.and_then(|pid| file.process(pid)).unwrap_or("");
     let row = |series: &UsageSeries| {
         vec![
             series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
             Cell::pid(series.pid),
+            Cell::Text(program(series).to_owned()),
             Cell::Text(series.kind.map_or_else(|| "all".to_owned(), |kind| kind.to_string())),
             Cell::Bytes(series.peak.bytes),
             Cell::Time(file.time(series.peak.at), file.nanos(series.peak.at)),
             Cell::Bytes(series.points.last().map_or(0, |point| point.bytes)),
-            Cell::Count(series.points.len() as u64),
         ]
     };
-    let columns = ["device", "pid", "kind", "peak", "at", "at the end", "points"];
+    let columns = ["device", "pid", "program", "kind", "peak", "at", "at the end"];
     let rows = usage.series.iter().map(row);
     Section::list("By device, process and kind", &columns, rows, usage.series.len())
 }

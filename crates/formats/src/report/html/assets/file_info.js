@@ -12,13 +12,13 @@ function sentence(text) {
 
 /** Shows the verdict on the file: the same leaks, order and words as in text reports. */
 function startVerdict() {
-  const { ooms, headline, leaks, leaks_total: total } = data.growing;
+  const { ooms, headline, gpus, leaks, leaks_total: total } = data.growing;
   const holder = byId("verdict");
   holder.classList.toggle("alarm", total + ooms.length > 0);
   /** Links a text to its call stack. @param {{ site: number, text: string }} row */
   const link = ({ site, text }) => (site ? el("button", { type: "button", class: "link", onclick: () => pickSite(site) }, text) : text);
   if (ooms.length > 0) holder.append(el("ul", { id: "verdict-ooms" }, ...ooms.map((oom) => el("li", {}, link(oom)))));
-  holder.append(el("h2", {}, headline));
+  holder.append(el("h2", {}, headline), ...gpus.map((gpu) => el("p", { class: "more" }, gpu)));
   const listed = leaks.slice(0, 10);
   /** Returns the advice after the last of the leaks in a row that it is for. @param {number} index */
   const advice = (index) => {

@@ -193,7 +193,7 @@ interface ReportData {
   lines: { kind: string; pid: number | null; line: Line; points: Points }[];
   overlays: { name: string; note?: string; line: Line; points: Points }[];
   leaks: { counted: LeakList; managed: LeakList; host: LeakList };
-  growing: { ooms: { site: number; text: string }[]; headline: string; leaks: LeakText[]; leaks_total: number; suspects: Verdict[]; others: Verdict[]; anomalies: Anomaly[] };
+  growing: { ooms: { site: number; text: string }[]; headline: string; gpus: string[]; leaks: LeakText[]; leaks_total: number; suspects: Verdict[]; others: Verdict[]; anomalies: Anomaly[] };
   allocations: { count: number; total: number; first: number; part: Part };
   segments: {
     rows: Segment[];

@@ -130,7 +130,7 @@ fn header(
         writeln!(out, "{}", style.dim("Source: in-process library"))?;
     }
     for oom in &snapshot.out_of_memory {
-        write_out_of_memory(out, oom, &context.clock, style)?;
+        write_out_of_memory(out, oom, &context.gpus, &context.clock, style)?;
     }
     Ok(())
 }

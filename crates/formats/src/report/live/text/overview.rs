@@ -41,7 +41,7 @@ pub fn news(
     style: TextStyle,
 ) -> io::Result<()> {
     for oom in &snapshot.out_of_memory {
-        write_out_of_memory(out, oom, &context.clock, style)?;
+        write_out_of_memory(out, oom, &context.gpus, &context.clock, style)?;
     }
     anomalies(out, &snapshot.anomalies, context, style)
 }
@@ -140,7 +140,7 @@ pub(super) fn anomalies(
 ) -> io::Result<()> {
     for anomaly in anomalies.iter().take(MAX_ANOMALIES) {
         let location = site_location(anomaly.site, &anomaly.frames);
-        let process = match anomaly.tid {
+        let process = match anomaly.tid.filter(|tid| tid.0 != anomaly.pid.0) {
             Some(tid) => format!(
                 "{} (pid {}, thread {}:{tid})",
                 anomaly.process, anomaly.pid, anomaly.thread

@@ -181,7 +181,7 @@ pub(super) fn stack(
 }
 
 /// Writes the most relevant frames of a stack, in order.
-pub(crate) fn frames(
+fn frames(
     out: &mut dyn Write,
     frames: &CallStack,
     indent: &str,

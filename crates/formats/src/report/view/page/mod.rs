@@ -12,8 +12,8 @@ use engine::model::CallStack;
 use engine::view::{GpuRow, ProcessRow, View};
 use serde::Serialize;
 
-use super::text::{cells, full_at, growth, other, usage, verdict_line};
-use super::units::{compact_size, duration_words};
+use super::text::{cells, full_at, growth, usage, used_parts, verdict_line};
+use super::units::duration_words;
 use super::{notes, text};
 use crate::WallClock;
 use crate::report::analysis::frames;
@@ -101,8 +101,6 @@ impl GpuItem {
     /// Returns a row of a view.
     pub fn of(row: &GpuRow<'_>, view: &View<'_>, clock: &WallClock) -> Self {
         let known = row.used.zip(row.total).filter(|(_, total)| total.0 > 0);
-        let parts = [row.traced.0, row.untracked.0, other(row)];
-        let [traced, untracked, other] = parts.map(compact_size);
         Self {
             key: row.gpu.map_or_else(|| "?".to_owned(), |gpu| gpu.0.to_string()),
             gpu: row.gpu.map(|gpu| gpu.0),
@@ -115,7 +113,7 @@ impl GpuItem {
                 })
             }),
             parts: match known {
-                Some(_) => format!("{traced} traced, {untracked} untracked, {other} other"),
+                Some(_) => used_parts(row, "").trim_start_matches(": ").to_owned(),
                 None => String::new(),
             },
             growth: growth(row),
