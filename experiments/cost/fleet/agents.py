@@ -4,7 +4,7 @@
 usage: agents.py PORT DIR
 
 DIR has the metrics of variants, one file each with the samples of two hours. Every agent continues with the next sample
-every 15 seconds, from a point of its own.
+every 30 seconds, from a point of its own.
 """
 import asyncio
 import sys
@@ -26,7 +26,7 @@ async def serve(reader, writer, variants):
         while request := await reader.readuntil(b"\r\n\r\n"):
             number = int(request.split(b"/", 2)[1])
             samples = variants[number % len(variants)]
-            body = samples[(int(time.time() / 15) + number) % len(samples)]
+            body = samples[(int(time.time() / 30) + number) % len(samples)]
             writer.write(HEAD % len(body) + body)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError, ValueError, IndexError):

@@ -4,7 +4,7 @@
 usage: run.py [--hosts 10,100,1000] [--parts metrics,tables] [--hours 24] [--file-hours 1] [--seconds 120] [--results FILE] …
 
 Every host replays a recording of real programs on an H200, stretched to two hours and repeated with other pids
-(`replay_host`). Prometheus and VictoriaMetrics scrape all hosts every 15 seconds, evaluate the rules of contrib/prometheus,
+(`replay_host`). Prometheus and VictoriaMetrics scrape all hosts every 30 seconds, evaluate the rules of contrib/prometheus,
 and answer the queries of all panels in contrib/grafana. DuckDB, ClickHouse and Spark read the tables of all hosts and
 answer the views of contrib/fleet; their answers must be equal, and sums over the tables those of the hosts. Needs no root;
 Prometheus, VictoriaMetrics with vmalert, Java 17, and a Python with chdb, pyspark and duckdb (`--python`), or the network
