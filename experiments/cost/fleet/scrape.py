@@ -20,7 +20,7 @@ CONTRIB = Path(ROOT, "contrib")
 DASHBOARDS = ("vramscope-fleet", "vramscope", "vramscope-process", "vramscope-site")
 LOOPBACK = "http://127.0.0.1"
 # As the chart does.
-INTERVAL = 30
+INTERVAL, TIMEOUT = 30, 25
 # Share of targets that must respond before the measurement: a busy machine may miss some.
 MIN_UP = 0.99
 AGENTS_PORT, PROMETHEUS_PORT, VICTORIA_PORT, VMALERT_PORT = 19754, 19755, 19756, 19757
@@ -33,7 +33,7 @@ def config(directory, count, with_rules):
     targets = [{"targets": [f"127.0.0.1:{AGENTS_PORT}"], "labels": {"instance": hosts.name(number), "__metrics_path__": f"/{number}/metrics"}}
                for number in range(count)]
     job = {"job_name": "vramscope", "honor_labels": True, "static_configs": targets}
-    text = {"global": {"scrape_interval": f"{INTERVAL}s", "scrape_timeout": "25s"}, "scrape_configs": [job]}
+    text = {"global": {"scrape_interval": f"{INTERVAL}s", "scrape_timeout": f"{TIMEOUT}s"}, "scrape_configs": [job]}
     if with_rules:
         text["global"]["evaluation_interval"] = f"{INTERVAL}s"
         text["rule_files"] = rules

@@ -10,7 +10,6 @@ import hosts
 from lib.paths import EXPERIMENTS
 from lib.processes import PAGE_BYTES, kill_session, start
 
-ENGINES = ("duckdb", "clickhouse", "spark")
 PACKAGES = ["chdb==4.4.0", "pyspark==4.3.0", "duckdb==2.0.0", "pyarrow==26.0.1"]
 READER = Path(EXPERIMENTS, "verify/exporters/engines.py")
 # Sums over the tables that the ledgers also report.
@@ -91,7 +90,7 @@ def measure(python, replay, variants, lake, options, report, save):
         rows = check_sums(python, lake, reports, count)
         report(f"{count} hosts: {rows} rows of processes; sums equal those of the hosts")
         answers = {}
-        for engine in ENGINES:
+        for engine in options.engines.split(","):
             if engine in skipped:
                 continue
             found = read(python, engine, lake, options.timeout)
