@@ -1,5 +1,6 @@
 -- The tables of all agents in ClickHouse. Run it before views.sql. Paths are relative to user_files_path of the server; for
--- a bucket replace file('lake/ with s3('ADDRESS/. Run it again after an upgrade: views keep the columns of their start.
+-- a bucket replace file('lake/…') with s3('ADDRESS/…', 'KEY', 'SECRET'), or without keys if the server has them. Run it again
+-- after an upgrade: views keep the columns of their start.
 CREATE OR REPLACE VIEW gpus AS SELECT * FROM file('lake/gpus/*/*/*.parquet') SETTINGS schema_inference_mode = 'union';
 CREATE OR REPLACE VIEW processes AS SELECT * FROM file('lake/processes/*/*/*.parquet') SETTINGS schema_inference_mode = 'union';
 CREATE OR REPLACE VIEW devices AS SELECT * FROM file('lake/devices/*/*/*.parquet') SETTINGS schema_inference_mode = 'union';

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::harness::agent::{self, Agent};
 use crate::harness::environment::{Disk, certificate, secret};
-use crate::harness::files::{blocks, read, root, script, stderr};
+use crate::harness::files::{blocks, read, root, script, stderr, stdout, tool};
 use crate::harness::{TestEnv, Workload};
 
 fn env() -> TestEnv {
@@ -394,6 +394,17 @@ fn leaks_and_incidents_are_rows() {
     let (first, newest) = (samples.keys().next().unwrap(), samples.keys().last().unwrap());
     let covered: f64 = samples.values().sum();
     assert!((covered - (newest - first) as f64 / 1e6).abs() < 0.01, "{samples:?}");
+}
+
+/// Wrong clocks, missing and repeated files, restarted agents, reused pids, and other versions, with
+/// known answers.
+#[test]
+fn fleet_views_give_the_known_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = root().join("experiments/verify/exporters/cases.py");
+    let output = tool("python").arg("-B").arg(cases).arg(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(stdout(&output).matches("ok    duckdb").count(), 24, "{}", stdout(&output));
 }
 
 #[test]

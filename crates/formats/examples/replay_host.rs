@@ -166,6 +166,8 @@ struct Host {
     byte_seconds: f64,
     samples: u64,
     series: usize,
+    /// Number and live memory of the processes in the last sample.
+    last: (usize, u64),
 }
 
 impl Host {
@@ -208,6 +210,7 @@ impl Host {
             byte_seconds: 0.0,
             samples: 0,
             series: 0,
+            last: (0, 0),
         }
     }
 
@@ -229,7 +232,7 @@ impl Host {
         })
     }
 
-    fn sample(&mut self, at: u64, is_due: bool) -> Snapshot {
+    fn sample(&mut self, at: u64, is_due: bool) {
         let options = SnapshotOptions { top: 10, top_sites: 200, ..SnapshotOptions::DEFAULT };
         let snapshot = self.ledger.snapshot(Timestamp(at), &options);
         let metrics = self.metrics(&snapshot);
@@ -246,7 +249,8 @@ impl Host {
         });
         if is_due {
             let seconds = self.previous.map_or(0.0, |last| (at - last.0) as f64 / 1e9);
-            self.byte_seconds += live(&snapshot).1 as f64 * seconds;
+            self.last = live(&snapshot);
+            self.byte_seconds += self.last.1 as f64 * seconds;
             self.previous = Some(Timestamp(at));
             self.samples += 1;
             self.series = metrics.families.iter().map(|family| family.samples.len()).sum();
@@ -255,7 +259,6 @@ impl Host {
                 self.texts.write_all(text.as_bytes()).unwrap();
             }
         }
-        snapshot
     }
 
     fn apply(&mut self, run: &Run, event: &Event) {
@@ -287,9 +290,8 @@ fn live(snapshot: &Snapshot) -> (usize, u64) {
     running.fold((0, 0), |(count, bytes), process| (count + 1, bytes + process.live_bytes.0))
 }
 
-/// Replays the recording until the end, and returns the number of processes and the time of the last
-/// sample.
-fn replay(recording: &Recording, agent: &mut Host, seed: u64) -> (u64, u64) {
+/// Replays the recording until the end, and returns the number of processes.
+fn replay(recording: &Recording, agent: &mut Host, seed: u64) -> u64 {
     // Hosts are at different points of the recording at the same time.
     let phase = seed * 613 % 7200 * SECOND;
     let (mut next, mut processes) = (BOOT, 0);
@@ -327,7 +329,7 @@ fn replay(recording: &Recording, agent: &mut Host, seed: u64) -> (u64, u64) {
     }
     agent.tables.finish();
     agent.texts.flush().unwrap();
-    (processes, next - SAMPLE)
+    processes
 }
 
 fn main() {
@@ -338,9 +340,8 @@ fn main() {
     let mut agent = Host::new(&recording, Path::new(&arguments[1]), &arguments[2], seed, number(4));
     agent.end = BOOT + number(5) * HOUR;
     agent.tables.file_hours = number(6);
-    let (processes, last) = replay(&recording, &mut agent, seed);
-    let options = SnapshotOptions { top: 10, top_sites: 200, ..SnapshotOptions::DEFAULT };
-    let (running, live_bytes) = live(&agent.ledger.snapshot(Timestamp(last), &options));
+    let processes = replay(&recording, &mut agent, seed);
+    let (running, live_bytes) = agent.last;
     println!(
         "{{\"rows\": {}, \"samples\": {}, \"series\": {}, \"processes\": {processes}, \"running\": {running}, \
          \"live_bytes\": {live_bytes}, \"byte_seconds\": {}}}",

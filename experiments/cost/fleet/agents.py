@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Serves /NUMBER/metrics of many simulated agents from one process.
 
-usage: agents.py PORT DIR
+usage: agents.py PORT DIR [SECONDS]
 
 DIR has the metrics of variants, one file each with the samples of two hours. Every agent continues with the next sample
-every 15 seconds, from a point of its own.
+every SECONDS [default: 30], from a point of its own.
 """
 import asyncio
 import sys
@@ -13,6 +13,7 @@ from pathlib import Path
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\ncontent-length: %d\r\n\r\n"
 END = b"# EOF\n"
+SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 30
 
 
 def load(directory):
@@ -26,7 +27,7 @@ async def serve(reader, writer, variants):
         while request := await reader.readuntil(b"\r\n\r\n"):
             number = int(request.split(b"/", 2)[1])
             samples = variants[number % len(variants)]
-            body = samples[(int(time.time() / 15) + number) % len(samples)]
+            body = samples[(int(time.time() / SECONDS) + number) % len(samples)]
             writer.write(HEAD % len(body) + body)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError, ValueError, IndexError):

@@ -36,7 +36,7 @@ def machine(facts):
 def metrics(results):
     """Scraping, and the dashboards of each store."""
     stores = results["stores"]
-    lines = ["**Metrics.** All hosts are scraped every 15 s; rules are evaluated every 15 s.", ""]
+    lines = ["**Metrics.** All hosts are scraped every 30 s, and rules are evaluated every 30 s.", ""]
     lines += table(["hosts", "store", "series", "samples/s", "memory", "CPU", "rules"],
                    [[number(one["hosts"]), STORES[one["store"]], number(one["series"]), number(one["samples_per_s"]), f"{one['peak_mib']:,.0f} MiB",
                      f"{one['cpu_percent']:.0f} %", f"{one['rules_ms']:.0f} ms" if "rules_ms" in one else "–"] for one in stores])
@@ -57,8 +57,9 @@ def sizes(results):
     rows = [[f"`{name}`", number(one["files"]), size(one["bytes"])] for name, one in tables.items()]
     total = sum(one["bytes"] for one in tables.values())
     rows.append(["all", number(sum(one["files"] for one in tables.values())), size(total)])
-    return [f"One host and day has {results['rows_per_host']:,.0f} rows, with {results['running_per_host']:.1f} processes at a time "
-            f"and {results['processes_per_host']:.0f} in all, one sample per minute:", "", *table(["table", "files", "bytes"], rows)]
+    about = (f"One host and day has {results['rows_per_host']:,.0f} rows, with {results['running_per_host']:.1f} processes at a time "
+             f"and {results['processes_per_host']:.0f} in all, one sample per minute:")
+    return [f"**Tables.** {about}", "", *table(["table", "files", "bytes"], rows)]
 
 
 def engines(sections):
@@ -80,14 +81,15 @@ def page():
     results = json.loads(RESULTS.read_text())
     sections = [results[name] for name in ("tables_24h", "tables_1h") if name in results]
     facts = (sections or [results["metrics"]])[0]["facts"]
-    lines = ["`./dev bench fleet` replays three recordings of real programs on an H200 as hosts: stretched to two hours, repeated with "
-             f"other pids. {machine(facts)}. The machine was busy with other work: compare rows, and how they grow, not absolute times.", ""]
+    about = ("`./dev bench fleet` replays three recordings of real programs on an H200 as hosts: stretched to two hours, repeated with "
+             f"other pids. {machine(facts)}. The machine was busy with other work: compare rows, and how they grow, not absolute times.")
+    lines = [about, ""]
     if "metrics" in results:
         lines += metrics(results["metrics"])
     if sections:
-        lines += ["**Tables.** " + sizes(sections[0])[0], *sizes(sections[0])[1:]]
-        lines += ["All views over one day of all hosts, engines limited to 3 GiB. The answers of the engines are equal, and sums over "
-                  "the tables are those that the hosts reported:", "", *engines(sections)]
+        about = ("All views over one day of all hosts, engines limited to 3 GiB. The answers of the engines are equal, and sums over "
+                 "the tables are those that the hosts reported:")
+        lines += [*sizes(sections[0]), about, "", *engines(sections)]
     return "\n".join(lines)
 
 

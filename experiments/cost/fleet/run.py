@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures a fleet of simulated hosts: scraping and dashboards, and tables with their views in three engines.
 
-usage: run.py [--hosts 10,100,1000] [--parts metrics,tables] [--hours 24] [--file-hours 1] [--seconds 120] [--results FILE] …
+usage: run.py [--hosts 10,100,1000] [--parts metrics,tables] [--hours 24] [--file-hours 1] [--engines …] [--seconds 120] [--results FILE] …
 
 Every host replays a recording of real programs on an H200, stretched to two hours and repeated with other pids
-(`replay_host`). Prometheus and VictoriaMetrics scrape all hosts every 15 seconds, evaluate the rules of contrib/prometheus,
+(`replay_host`). Prometheus and VictoriaMetrics scrape all hosts every 30 seconds, evaluate the rules of contrib/prometheus,
 and answer the queries of all panels in contrib/grafana. DuckDB, ClickHouse and Spark read the tables of all hosts and
 answer the views of contrib/fleet; their answers must be equal, and sums over the tables those of the hosts. Needs no root;
 Prometheus, VictoriaMetrics with vmalert, Java 17, and a Python with chdb, pyspark and duckdb (`--python`), or the network
@@ -35,6 +35,7 @@ def options():
     parser.add_argument("--hours", type=int, default=24)
     parser.add_argument("--file-hours", type=int, default=1, help="hours of rows in a file")
     parser.add_argument("--seconds", type=int, default=120, help="duration of scraping for each number of hosts")
+    parser.add_argument("--engines", default="duckdb,clickhouse,spark")
     parser.add_argument("--timeout", type=int, default=900, help="limit of one engine in seconds")
     parser.add_argument("--build", default=os.path.join(ROOT, "target/release"))
     parser.add_argument("--python", help="Python with chdb, pyspark and duckdb")

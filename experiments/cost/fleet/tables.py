@@ -8,20 +8,19 @@ from pathlib import Path
 
 import hosts
 from lib.paths import EXPERIMENTS
-from lib.processes import PAGE_BYTES, start, kill_session
+from lib.processes import PAGE_BYTES, kill_session, start
 
-ENGINES = ("duckdb", "clickhouse", "spark")
 PACKAGES = ["chdb==4.4.0", "pyspark==4.3.0", "duckdb==2.0.0", "pyarrow==26.0.1"]
 READER = Path(EXPERIMENTS, "verify/exporters/engines.py")
 # Sums over the tables that the ledgers also report.
 SUMS = """
 import duckdb, sys
 rows = duckdb.sql(f'''
-    WITH rows AS (FROM read_parquet('{sys.argv[1]}/processes/*/*/*.parquet', hive_partitioning = true)),
-         last AS (SELECT host, max(time) AS time FROM rows GROUP BY host)
-    SELECT (SELECT count(*) FROM rows), (SELECT sum(live_bytes::HUGEINT * covers_seconds::BIGINT) FROM rows),
-           (SELECT sum(live_bytes) FROM rows JOIN last USING (host, time)), (SELECT count(*) FROM rows JOIN last USING (host, time))
-''').fetchone()
+    WITH samples AS (FROM read_parquet('{sys.argv[1]}/processes/*/*/*.parquet', hive_partitioning = true)),
+         last AS (SELECT host, max(time) AS time FROM samples GROUP BY host)
+    SELECT (SELECT count(*) FROM samples), (SELECT sum(live_bytes::HUGEINT * covers_seconds::BIGINT) FROM samples),
+           (SELECT sum(live_bytes) FROM samples JOIN last USING (host, time)), (SELECT count(*) FROM samples JOIN last USING (host, time))
+''').fetchall()[0]
 print(*map(int, rows))
 """
 
@@ -91,7 +90,7 @@ def measure(python, replay, variants, lake, options, report, save):
         rows = check_sums(python, lake, reports, count)
         report(f"{count} hosts: {rows} rows of processes; sums equal those of the hosts")
         answers = {}
-        for engine in ENGINES:
+        for engine in options.engines.split(","):
             if engine in skipped:
                 continue
             found = read(python, engine, lake, options.timeout)

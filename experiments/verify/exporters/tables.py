@@ -5,7 +5,7 @@ usage: tables.py --vramscope PATH --sim DIR [--python PATH] [--keep DIR]
 
 Every row and the result of every view in contrib/fleet must be the same in all engines, and the sums over the tables those of
 the agents and the simulated driver. One host has two agents, one after the other, one has tables of version 1 only, and in the
-end files are uploaded twice, which must change no view. Needs root and Java 17; `--python` is a Python with chdb, pyspark,
+end files are uploaded twice, which must change no view. Then all engines answer the cases of cases.py. Needs root and Java 17; `--python` is a Python with chdb, pyspark,
 duckdb and pyarrow. Without it a virtual environment is created (1.3 GB). `--keep` leaves the tables in a directory.
 """
 import argparse
@@ -128,6 +128,8 @@ def main():
                 checks.equal(f"{view}: the same after a second upload of every file", again[view] == rows, True)
         checks.equal("rows of processes after the second upload", len(again["processes"]),
                      2 * len(results["duckdb"]["views"]["processes"]))
+        cases = subprocess.run([python, "-B", HERE / "cases.py", directory / "cases", *results], check=False)
+        checks.equal("status of the cases with known answers", cases.returncode, 0)
         if options.keep:
             shutil.copytree(lake, options.keep / "lake")
     checks.end()
