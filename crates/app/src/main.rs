@@ -1,9 +1,5 @@
 //! `vramscope`: results on stdout, messages on stderr, and an exit code for scripts.
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(feature = "capture"),
-    allow(dead_code, reason = "verbs that need it are not built")
-)]
 
 mod cli;
 mod commands;
@@ -11,7 +7,6 @@ mod files;
 mod io;
 mod live;
 mod parse_units;
-#[cfg(feature = "capture")]
 mod threads;
 mod top;
 
@@ -42,11 +37,9 @@ impl From<Outcome> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    #[cfg(feature = "capture")]
     if let Some(code) = commands::trace::launcher::intercept() {
         return code;
     }
-    #[cfg(feature = "capture")]
     threads::report_panics();
     match cli::run() {
         Ok(outcome) => outcome.into(),

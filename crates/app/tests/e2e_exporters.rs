@@ -424,7 +424,9 @@ fn killed_agent_loses_only_the_open_file() {
     };
     let count_of =
         |name: &str| finished().iter().filter(|path| path.starts_with(lake.join(name))).count();
-    agent.until("three files", |_| (count_of("processes") >= 3).then_some(()));
+    agent.process(workload.pid(), |process| process["live_allocations"].as_u64() > Some(0));
+    let earlier = count_of("processes");
+    agent.until("three files", |_| (count_of("processes") >= earlier + 3).then_some(()));
     agent.until("an unfinished file", |_| {
         files(&lake).iter().any(|path| is_unfinished(path)).then_some(())
     });

@@ -1,8 +1,6 @@
 //! Metrics as text: the official parser reads the same values, and hostile programs never cause
 //! more series than the documented limit.
 
-#![cfg(feature = "openmetrics")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;

@@ -21,8 +21,7 @@ section! {
 }
 
 section! {
-    /// Metrics for an OpenTelemetry collector, over OTLP/HTTP. Requires a build with the feature
-    /// `otlp`.
+    /// Metrics for an OpenTelemetry collector, over OTLP/HTTP.
     OtlpConfig {
         /// URL of the collector; `/v1/metrics` is appended. Required.
         endpoint: String = String::new(), example "\"http://127.0.0.1:4318\"";
@@ -49,7 +48,7 @@ section! {
 }
 
 section! {
-    /// Tables as Parquet files, for databases. Requires a build with the feature `parquet`.
+    /// Tables as Parquet files, for databases.
     ParquetConfig {
         /// Output directory, an absolute path. Required.
         dir: PathBuf = PathBuf::new(), example "\"/var/lib/vramscope/lake\"";

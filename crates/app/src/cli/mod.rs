@@ -28,12 +28,10 @@ pub(crate) use inspect::{AdviseArgs, DoctorArgs, ExplainArgs, ProgramArgs};
 pub(crate) use packaging::{CompletionsArgs, DemoArgs, ManArgs};
 pub(crate) use plot::PlotArgs;
 pub(crate) use serve::ServeArgs;
-#[cfg(feature = "capture")]
 pub(crate) use shared::{FailOnLeakArgs, LaunchArgs};
 pub(crate) use shared::{GroupByArg, LiveFormat};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::{KernelsArgs, RecordArgs, RunArgs, TraceArgs};
-#[cfg(feature = "capture")]
 pub(crate) use trace::{LiveArgs, TargetArgs};
 
 const ABOUT: &str = "Trace the GPU memory of every process on this host with eBPF: who holds it, \
@@ -156,31 +154,14 @@ pub(crate) fn run() -> Result<Outcome> {
         }
         Verb::Man(options) => commands::packaging::man::run(Cli::command(), &options),
         Verb::Explain(options) => commands::explain::run(&options),
-        #[cfg(feature = "capture")]
         Verb::Trace(options) => commands::trace::run_verb(&options),
-        #[cfg(feature = "capture")]
         Verb::Run(options) => commands::trace::run::run(*options),
-        #[cfg(feature = "capture")]
         Verb::Kernels(options) => commands::trace::kernels::run(&options),
-        #[cfg(feature = "capture")]
         Verb::Record(options) => commands::trace::record::run(&options),
-        #[cfg(feature = "capture")]
         Verb::Serve(options) => commands::serve::run(&options),
-        #[cfg(feature = "capture")]
         Verb::Why(options) => commands::program::why::run(&options),
-        #[cfg(feature = "capture")]
         Verb::Reclaim(options) => commands::program::reclaim::run(&options),
-        #[cfg(feature = "capture")]
         Verb::Doctor(options) => commands::doctor::run(&options),
         Verb::Demo(options) => commands::demo::run(&options),
-        #[cfg(not(feature = "capture"))]
-        Verb::Trace(_)
-        | Verb::Run(_)
-        | Verb::Kernels(_)
-        | Verb::Record(_)
-        | Verb::Serve(_)
-        | Verb::Why(_)
-        | Verb::Reclaim(_)
-        | Verb::Doctor(_) => Err(commands::no_capture()),
     }
 }

@@ -3,11 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use capture::session::{DriverReports, SessionOptions, Target};
+use engine::model::{Pid, StackMode};
 
+use super::trace;
 use crate::Outcome;
-use crate::cli::TopArgs;
+use crate::cli::{LaunchArgs, TopArgs};
 use crate::io::output;
+use crate::live::pipeline::LiveTrace;
 use crate::top::source::Source;
+use crate::top::source::agents::AgentsSource;
+use crate::top::source::driver::DriverSource;
+use crate::top::source::live::LiveSource;
 use crate::top::source::replay::ReplaySource;
 use crate::top::{Theme, TopOptions, run as show, run_once};
 
@@ -16,6 +23,9 @@ const OBSERVE: Duration = Duration::from_secs(2);
 
 /// Speed of a recording that is read to its end.
 const TO_THE_END: f64 = 1e9;
+
+/// Address of an agent on this host, as `serve` listens by default.
+const LOCAL_AGENT: &str = "http://127.0.0.1:9754";
 
 /// Runs the verb.
 pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
@@ -41,80 +51,54 @@ pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
 fn source(options: &TopArgs) -> Result<Box<dyn Source>> {
     match &options.file {
         Some(file) => Ok(Box::new(ReplaySource::open(file)?)),
-        None => host::source(options),
+        None => host_source(options),
     }
 }
 
-#[cfg(not(feature = "capture"))]
-mod host {
-    use super::{Result, Source, TopArgs};
-
-    pub(super) fn source(_: &TopArgs) -> Result<Box<dyn Source>> {
-        Err(crate::commands::no_capture())
+/// Returns the agents, or else probes; without the permissions for them, the agent of this host, or
+/// else the driver's own values.
+fn host_source(options: &TopArgs) -> Result<Box<dyn Source>> {
+    if !options.agent.is_empty() {
+        let token = options.token_file.as_deref();
+        return Ok(Box::new(AgentsSource::connect(&options.agent, token)?));
     }
+    let failure = match LiveTrace::start(session_options(options)?) {
+        Ok(live) => return Ok(Box::new(LiveSource::new(live))),
+        Err(failure) => failure,
+    };
+    if !options.pid.is_empty() || !options.driver.is_empty() {
+        return Err(failure);
+    }
+    let local = [LOCAL_AGENT.to_owned()];
+    if let Ok(agent) = AgentsSource::connect(&local, None) {
+        return Ok(Box::new(agent));
+    }
+    let reports = DriverReports::open();
+    if reports.gpus().is_empty() {
+        return Err(failure);
+    }
+    let reason = failure.to_string();
+    let reason = reason.split(';').next().unwrap_or_default();
+    let missing = format!(
+        "driver values only: no sites and no leaks; use sudo, `vramscope serve` as a service or \
+         `vramscope run -- CMD` ({reason})"
+    );
+    Ok(Box::new(DriverSource::new(reports, missing)))
 }
 
-#[cfg(feature = "capture")]
-mod host {
-    use capture::session::{DriverReports, SessionOptions, Target};
-    use engine::model::ids::Pid;
-    use engine::model::trace_mode::StackMode;
-
-    use super::{Result, Source, TopArgs};
-    use crate::commands::trace;
-    use crate::live::pipeline::LiveTrace;
-    use crate::top::source::agents::AgentsSource;
-    use crate::top::source::driver::DriverSource;
-    use crate::top::source::live::LiveSource;
-
-    /// Address of an agent on this host, as `serve` listens by default.
-    const LOCAL_AGENT: &str = "http://127.0.0.1:9754";
-
-    /// Returns the agents, or else probes; without the permissions for them, the agent of this host, or
-    /// else the driver's own values.
-    pub(super) fn source(options: &TopArgs) -> Result<Box<dyn Source>> {
-        if !options.agent.is_empty() {
-            let token = options.token_file.as_deref();
-            return Ok(Box::new(AgentsSource::connect(&options.agent, token)?));
-        }
-        let failure = match LiveTrace::start(session_options(options)?) {
-            Ok(live) => return Ok(Box::new(LiveSource::new(live))),
-            Err(failure) => failure,
-        };
-        if !options.pid.is_empty() || !options.driver.is_empty() {
-            return Err(failure);
-        }
-        let local = [LOCAL_AGENT.to_owned()];
-        if let Ok(agent) = AgentsSource::connect(&local, None) {
-            return Ok(Box::new(agent));
-        }
-        let reports = DriverReports::open();
-        if reports.gpus().is_empty() {
-            return Err(failure);
-        }
-        let reason = failure.to_string();
-        let reason = reason.split(';').next().unwrap_or_default();
-        let missing = format!(
-            "driver values only: no sites and no leaks; use sudo, `vramscope serve` as a service or \
-             `vramscope run -- CMD` ({reason})"
-        );
-        Ok(Box::new(DriverSource::new(reports, missing)))
-    }
-
-    fn session_options(options: &TopArgs) -> Result<SessionOptions> {
-        let pids: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
-        let target = match pids[..] {
-            [] => Target::All,
-            _ => Target::Processes { pids, follow: true },
-        };
-        let launches = crate::cli::LaunchArgs::default();
-        Ok(SessionOptions {
-            drivers: options.driver.clone(),
-            activity: trace::activity_if_enabled(options.kernels, &launches)?,
-            objects: true,
-            stacks: StackMode::Full,
-            tensors: trace::tensors(options.torch.torch, StackMode::Full),
-            ..SessionOptions::new(target)
-        })
-    }
+fn session_options(options: &TopArgs) -> Result<SessionOptions> {
+    let pids: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
+    let target = match pids[..] {
+        [] => Target::All,
+        _ => Target::Processes { pids, follow: true },
+    };
+    let launches = LaunchArgs::default();
+    Ok(SessionOptions {
+        drivers: options.driver.clone(),
+        activity: trace::activity_if_enabled(options.kernels, &launches)?,
+        objects: true,
+        stacks: StackMode::Full,
+        tensors: trace::tensors(options.torch.torch, StackMode::Full),
+        ..SessionOptions::new(target)
+    })
 }

@@ -25,7 +25,6 @@ pub(crate) const STDOUT: &str = "standard output";
 static LOG_REDIRECT: OnceLock<fn(bool, &str)> = OnceLock::new();
 
 /// Redirects messages.
-#[cfg(feature = "capture")]
 pub(crate) fn redirect_log(to: fn(bool, &str)) {
     let _ = LOG_REDIRECT.set(to);
 }

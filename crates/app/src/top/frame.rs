@@ -46,7 +46,6 @@ impl HostFrame {
     }
 
     /// Returns the state of this host.
-    #[cfg(feature = "capture")]
     pub(crate) fn local(snapshot: Snapshot, context: ReportContext) -> Self {
         let parents = parents(&snapshot);
         let frame = Self::new(formats::hostname::name(), snapshot, context);
@@ -66,11 +65,9 @@ impl HostFrame {
 }
 
 /// Limit of ancestors that are looked up.
-#[cfg(feature = "capture")]
 const MAX_ANCESTORS: usize = 64;
 
 /// Returns the ancestors of all running processes of a snapshot of this host.
-#[cfg(feature = "capture")]
 fn parents(snapshot: &Snapshot) -> BTreeMap<Pid, Pid> {
     let mut parents = BTreeMap::new();
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {

@@ -23,7 +23,6 @@ use ratatui::crossterm::event;
 
 use crate::Outcome;
 use crate::io::output;
-#[cfg(feature = "capture")]
 pub(crate) use frame::TopFrame;
 use keys::Action;
 use pages::source_lines::SourceLines;

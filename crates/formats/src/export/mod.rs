@@ -16,9 +16,7 @@ macro_rules! messages {
 pub mod allocations;
 pub mod format_writer;
 pub mod nsys_tsv;
-#[cfg(feature = "openmetrics")]
 pub mod openmetrics;
-#[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
 pub mod profile;

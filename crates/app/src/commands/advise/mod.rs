@@ -1,6 +1,5 @@
 //! `vramscope advise`: suggests how to free GPU memory. It changes nothing.
 
-#[cfg(feature = "capture")]
 mod from_live;
 
 use std::path::Path;
@@ -16,14 +15,12 @@ use formats::report::incident;
 use formats::report::incident::INCIDENT_FILE;
 use formats::sanitize::sanitize;
 
-#[cfg(feature = "capture")]
 use super::agent_query;
 use super::file::replay;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
 use crate::files::input;
 use crate::io::output_file::shown;
-#[cfg(feature = "capture")]
 use crate::live::program_socket::ProgramSocket;
 
 /// Lists of the snapshot that advice is derived from.
@@ -35,14 +32,10 @@ pub(crate) fn run(options: &AdviseArgs) -> Result<Outcome> {
     let mut advice = match (&options.file, &options.agent) {
         (Some(file), _) if file.is_dir() => from_incident_dir(file)?,
         (Some(file), _) => from_recording(file, options)?,
-        #[cfg(feature = "capture")]
         (None, Some(url)) => {
             agent_query::get(url, options.token_file.as_deref(), "/api/v1/advice")?
         }
-        #[cfg(feature = "capture")]
         (None, None) => from_host(options)?,
-        #[cfg(not(feature = "capture"))]
-        (None, _) => return Err(super::no_capture()),
     };
     narrow(&mut advice, options)?;
     for gpu in &mut advice.gpus {
@@ -126,7 +119,6 @@ fn from_snapshot(
     advice::advice_report(&request, snapshot, context)
 }
 
-#[cfg(feature = "capture")]
 fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
     let (snapshot, context) = from_live::observe(options, &SNAPSHOT_OPTIONS)?;
     let mut advice = from_snapshot(&snapshot, &context, options, true);

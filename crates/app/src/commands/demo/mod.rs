@@ -1,7 +1,6 @@
 //! `vramscope demo`: replays a recording that is part of this program, so it needs neither a GPU nor
 //! root. With a simulated driver, real processes are traced instead.
 
-#[cfg(feature = "capture")]
 mod simulated;
 
 use std::io::Write;
@@ -37,10 +36,7 @@ const MAX_ROWS: usize = 20;
 /// Runs the verb.
 pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     match &options.simulator {
-        #[cfg(feature = "capture")]
         Some(dir) => simulated::run(dir, options),
-        #[cfg(not(feature = "capture"))]
-        Some(_) => Err(super::no_capture()),
         None if output::is_terminal() => {
             show(Box::new(ReplaySource::embedded(RECORDING, NAME)?), SPEED, options)
         }

@@ -1,6 +1,5 @@
 //! `vramscope explain`: where the driver-reported memory of a process goes.
 
-#[cfg(feature = "capture")]
 mod from_live;
 
 use std::io::Write;
@@ -11,7 +10,6 @@ use engine::snapshot::SnapshotOptions;
 use formats::import::SourceFormat;
 use formats::report::explain::{self, ExplainHistory, ExplainReport};
 
-#[cfg(feature = "capture")]
 use super::agent_query;
 use super::file::replay;
 use crate::Outcome;
@@ -28,12 +26,8 @@ const SNAPSHOT_OPTIONS: SnapshotOptions =
 pub(crate) fn run(options: &ExplainArgs) -> Result<Outcome> {
     match (&options.file, &options.agent) {
         (Some(file), _) => print(&from_recording(file)?, options),
-        #[cfg(feature = "capture")]
         (None, Some(url)) => print(&from_agent(url, options)?, options),
-        #[cfg(feature = "capture")]
         (None, None) => from_live::run(options),
-        #[cfg(not(feature = "capture"))]
-        (None, _) => Err(super::no_capture()),
     }
 }
 
@@ -60,7 +54,6 @@ fn from_recording(file: &Path) -> Result<ExplainReport> {
     Ok(report)
 }
 
-#[cfg(feature = "capture")]
 fn from_agent(url: &str, options: &ExplainArgs) -> Result<ExplainReport> {
     let token = options.token_file.as_deref();
     let mut report: ExplainReport = agent_query::get(url, token, "/api/v1/explain")?;

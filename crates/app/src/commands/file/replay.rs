@@ -210,13 +210,6 @@ fn no_clock(path: &Path) -> ImportError {
 }
 
 /// Returns the row of a driver function in the hook table of this build.
-#[cfg(feature = "capture")]
 pub(crate) fn known_function(name: &str) -> Option<FunctionId> {
     capture::hooks::function_id(name)
-}
-
-/// This build has no hook table: functions keep the ids of the recording.
-#[cfg(not(feature = "capture"))]
-pub(crate) fn known_function(_: &str) -> Option<FunctionId> {
-    None
 }

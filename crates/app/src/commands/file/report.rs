@@ -10,7 +10,6 @@ use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::ledger::FileLedger;
 use engine::model::change::AllocationChange;
-#[cfg(feature = "capture")]
 use engine::model::ids::{GpuId, Pid};
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis;
@@ -20,7 +19,6 @@ use formats::report::live::text::TextStyle;
 
 use crate::Outcome;
 use crate::cli::{AnalysisArg, LiveFormat, ReportArgs, ReportFormat, SmiArgs};
-#[cfg(feature = "capture")]
 use crate::commands::agent_report::AgentReport;
 use crate::files::input::{InputFile, Selection};
 use crate::files::leak_gate::LeakGate;
@@ -30,9 +28,7 @@ use crate::files::{input, leak_gate, smi_overlay};
 use crate::io::output;
 use crate::io::output::ResultOutput;
 use crate::io::output_file::shown;
-#[cfg(feature = "capture")]
 use crate::live::print::LiveView;
-#[cfg(feature = "capture")]
 use crate::live::process_filter::ProcessFilter;
 
 /// Rows of lists in text output without `--top`.
@@ -82,7 +78,6 @@ fn is_url(file: &str) -> bool {
 }
 
 /// Prints what a running agent knows.
-#[cfg(feature = "capture")]
 fn agent_report(url: &str, request: &ReportRequest<'_>) -> Result<Outcome> {
     let ReportRequest { options, question, format } = *request;
     if format == ReportFormat::Html {
@@ -116,11 +111,6 @@ fn agent_report(url: &str, request: &ReportRequest<'_>) -> Result<Outcome> {
     let outcome = report.print(&mut out)?;
     out.finish()?;
     Ok(options.limit.outcome(outcome))
-}
-
-#[cfg(not(feature = "capture"))]
-fn agent_report(_: &str, _: &ReportRequest<'_>) -> Result<Outcome> {
-    Err(crate::commands::no_capture())
 }
 
 /// Writes the HTML report of a file, by default next to where the user is: `run.arrows` becomes

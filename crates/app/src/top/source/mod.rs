@@ -1,10 +1,7 @@
 //! Where frames come from. A source runs on its own thread, so keys are answered whatever it does.
 
-#[cfg(feature = "capture")]
 pub(crate) mod agents;
-#[cfg(feature = "capture")]
 pub(crate) mod driver;
-#[cfg(feature = "capture")]
 pub(crate) mod live;
 pub(crate) mod replay;
 
@@ -146,7 +143,6 @@ impl RunningSource {
         let cell = requests.clone();
         let run = move || {
             while !cell.is_stopped() {
-                #[cfg(feature = "capture")]
                 capture::fault::point();
                 let frame = match source.next(&cell) {
                     Ok(Some(frame)) => Ok(frame),

@@ -151,7 +151,6 @@ impl<R: Read> RecordingReader<R> {
 
     /// Returns the next rows with the columns of this version; those that the file does not have
     /// are null. None at the end, or where the file is truncated.
-    #[cfg(feature = "parquet")]
     pub(crate) fn next_table(&mut self) -> Result<Option<RecordBatch>, ImportError> {
         if self.finished {
             return Ok(None);

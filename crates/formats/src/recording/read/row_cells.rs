@@ -33,7 +33,6 @@ impl ColumnMap {
     }
 }
 
-#[cfg(feature = "parquet")]
 impl ColumnMap {
     /// Returns the rows with exactly the columns of this version.
     pub(crate) fn table(

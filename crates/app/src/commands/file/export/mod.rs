@@ -1,6 +1,5 @@
 //! `vramscope export`: converts a file to another tool's format.
 
-#[cfg(feature = "parquet")]
 mod parquet;
 mod profile;
 mod torch;
@@ -38,13 +37,7 @@ pub(crate) fn run(options: &ExportArgs) -> Result<Outcome> {
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
             profile::run(options, format, source)?;
         }
-        #[cfg(feature = "parquet")]
         ExportFormat::Parquet => parquet::run(options, source)?,
-        #[cfg(not(feature = "parquet"))]
-        ExportFormat::Parquet => bail!(
-            "this vramscope was built without Parquet; build it with `--features parquet`, or use \
-             --format csv"
-        ),
         ExportFormat::Torch => torch::run(options, source)?,
         ExportFormat::Csv
         | ExportFormat::Json
