@@ -2,6 +2,7 @@
 
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, Session, SessionOptions, StackMode, Target, TensorMode};
+use libbpf_rs::query::ProgInfoIter;
 
 #[test]
 fn every_attach_mode_works_on_a_new_kernel() {
@@ -42,8 +43,43 @@ fn start_with_all_options(attach_modes: impl Iterator<Item = AttachMode>) {
             logs: SessionOptions::DEFAULT_LOG_DIR.into(),
             empty_probes: false,
         };
-        if let Err(error) = Session::start(&options) {
-            panic!("{attach_mode}: {error}\n{}", capture::session::recent().join("\n"));
-        }
+        let session = Session::start(&options).unwrap_or_else(|error| {
+            panic!("{attach_mode}: {error}\n{}", capture::session::recent().join("\n"))
+        });
+        assert_verified_instructions();
+        drop(session);
     }
+}
+
+/// Instructions that the verifier of Linux 6.18 processes for each program, in thousands, rounded up.
+/// The limit of the kernel is a million, and older kernels process more of them.
+const VERIFIED_THOUSANDS: [(&str, u32); 13] = [
+    ("call_session", 96),
+    ("call_multi_enter", 9),
+    ("call_multi_return", 95),
+    ("call_single_enter", 9),
+    ("call_single_return", 95),
+    ("launch_session", 7),
+    ("launch_multi", 6),
+    ("launch_single", 6),
+    ("tensor_multi", 55),
+    ("tensor_single", 55),
+    ("process_fork", 1),
+    ("process_exec", 1),
+    ("process_exit", 9),
+];
+
+/// Asserts that no loaded program takes a quarter more than the baseline. Names in the kernel have at
+/// most 15 characters.
+fn assert_verified_instructions() {
+    let mut checked = 0;
+    for program in ProgInfoIter::default() {
+        let name = program.name.to_string_lossy();
+        let is_it = |(full, _): &&(&str, u32)| full[..full.len().min(15)] == name;
+        let Some((name, thousands)) = VERIFIED_THOUSANDS.iter().find(is_it) else { continue };
+        let verified = program.verified_insns;
+        assert!(verified <= thousands * 1250, "{name}: {verified} instructions");
+        checked += 1;
+    }
+    assert!(checked > 3, "no programs found");
 }

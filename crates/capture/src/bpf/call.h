@@ -123,7 +123,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	}
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 1;
-	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH && !count_activity &&
+	if (hooks[hook].action == VS_ACTION_GRAPH_LAUNCH && !load_config.count_activity &&
 	    !needs_graph_record(bpf_get_current_pid_tgid() >> 32))
 		return 1;
 	thread = thread_create();
@@ -139,7 +139,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 
 		thread_setup(thread);
 		/* The reader must inspect the process before its first stack can be read. */
-		if (stacks && !bpf_map_lookup_elem(&processes, &pid))
+		if (load_config.stacks && !bpf_map_lookup_elem(&processes, &pid))
 			announce_process(0);
 	}
 	/* Some frameworks set the same context over and over: nothing changes, whatever the driver
@@ -318,7 +318,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 	action = hooks[hook].action;
 	if (is_nested(thread, hook))
 		return 0;
-	if (count_activity && activity_return(pid, call, hook, result))
+	if (load_config.count_activity && activity_return(pid, call, hook, result))
 		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
@@ -326,7 +326,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		announce_once(thread, pid);
 		announce_thread(thread);
 		thread->ref = (struct stack_ref){};
-		if (stacks && effective_stack_mode() &&
+		if (load_config.stacks && effective_stack_mode() &&
 		    (hooks[hook].loss_class == VS_CLASS_ALLOCATE ||
 		     hooks[hook].flags & VS_WITH_STACK))
 			capture_stack(PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx));

@@ -12,9 +12,6 @@
 /* Copies of a batch that are read; further ones count as lost. */
 #define BATCH 64
 
-/* Pointers into the same region (2 MiB) point to the same kind of memory. */
-#define REGION_LOG2 21
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -97,8 +94,8 @@ static __noinline int copy_add(const struct copy *copy)
 	key.exec_gen = own_exec_gen();
 	key.start = own_start();
 	if (copy->direction == VS_UNIFIED) {
-		key.to = (copy->to >> REGION_LOG2) + 1;
-		key.from = (copy->from >> REGION_LOG2) + 1;
+		key.to = (copy->to >> VS_REGION_LOG2) + 1;
+		key.from = (copy->from >> VS_REGION_LOG2) + 1;
 	}
 	sum = bpf_map_lookup_elem(&copies, &key);
 	if (!sum) {
@@ -216,7 +213,7 @@ __noinline int copy_volume(__u64 op)
 	__u32 from, to;
 
 	/* Kernels before 6.8 also verify global functions that are not called: no map exists. */
-	if (!count_activity)
+	if (!load_config.count_activity)
 		return 0;
 	from = read_user_checked(op, &failed);
 	to = read_user_checked(op + 40, &failed);
@@ -252,7 +249,7 @@ __noinline int copy_return(__u64 hook)
 	__u8 measure, factor;
 
 	/* Kernels before 6.8 also verify global functions that are not called: no map exists. */
-	if (!count_activity || !thread)
+	if (!load_config.count_activity || !thread)
 		return 0;
 	call = &thread->calls[thread->inflight & (VS_INFLIGHT - 1)];
 	hook &= VS_MAX_HOOKS - 1;

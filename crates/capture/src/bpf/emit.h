@@ -3,8 +3,6 @@
 #ifndef VS_EMIT_H
 #define VS_EMIT_H
 
-const volatile __u64 wakeup_at = 4 * 1024 * 1024;
-
 static __always_inline __u64 wakeup_flags(void)
 {
 	if (runtime_config.reader_waits) {
@@ -12,8 +10,9 @@ static __always_inline __u64 wakeup_flags(void)
 		return BPF_RB_FORCE_WAKEUP;
 	}
 	/* The reader polls; it is woken only if the ring fills faster than it polls. */
-	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > wakeup_at ? BPF_RB_FORCE_WAKEUP
-									  : BPF_RB_NO_WAKEUP;
+	return bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > load_config.wakeup_at
+		       ? BPF_RB_FORCE_WAKEUP
+		       : BPF_RB_NO_WAKEUP;
 }
 
 static __always_inline void submit(void *record)

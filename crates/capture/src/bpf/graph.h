@@ -86,7 +86,7 @@ static __noinline int capture_begin(__u32 pid, __u64 stream)
 full:
 	/* Launches on the stream count as launched, not captured. Its nodes must not be missed. */
 	state->memory = 1;
-	if (count_activity)
+	if (load_config.count_activity)
 		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
 	return 0;
 }
@@ -130,7 +130,7 @@ static __noinline int captures_drop(__u32 pid)
 	state->id = bpf_ktime_get_ns();
 	state->memory = 1;
 	COUNT(graphs);
-	if (count_activity)
+	if (load_config.count_activity)
 		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
 	return 0;
 }

@@ -44,12 +44,12 @@ static __always_inline void add_prior_launches(struct vs_kernel_name *named)
 	named->checked = 0;
 	named->failed = 0;
 	/* bpf_map_lookup_percpu_elem() is newer than the oldest supported kernels. */
-	if (!can_skip_returns || !bpf_map_lookup_elem(&launches, &key))
+	if (!load_config.can_skip_returns || !bpf_map_lookup_elem(&launches, &key))
 		return;
 	for (__u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
 		struct vs_launches *sum;
 
-		if (cpu >= cpus)
+		if (cpu >= load_config.cpus)
 			return;
 		sum = bpf_map_lookup_percpu_elem(&launches, &key, cpu);
 		if (!sum)

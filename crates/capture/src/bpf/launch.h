@@ -15,8 +15,6 @@
  * are user-space addresses, so the bit is free. */
 #define VS_CAPTURED (1ULL << 63)
 
-const volatile bool check_every_launch = 0;
-
 static const struct vs_launches no_launches = {};
 
 /* Creates the counters of a kernel or graph at its first launch. */
@@ -127,7 +125,7 @@ __noinline int launch_listed(__u64 address)
 	__u32 captured;
 
 	/* Kernels before 6.8 also verify global functions that are not called: no map exists. */
-	if (!count_activity)
+	if (!load_config.count_activity)
 		return 0;
 	key.pid = bpf_get_current_pid_tgid() >> 32;
 	if (bpf_probe_read_user(&launch, sizeof(launch), (void *)address)) {
@@ -233,8 +231,8 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 		__sync_fetch_and_add(&sum->other, 1);
 	else
 		is_new = shape_count(sum, &shape);
-	if (!can_skip_returns ||
-	    (!check_every_launch && !is_new && sum->ok_streak >= VS_TRUSTED_AFTER &&
+	if (!load_config.can_skip_returns ||
+	    (!load_config.check_every_launch && !is_new && sum->ok_streak >= VS_TRUSTED_AFTER &&
 	     before & (VS_CHECK_EVERY - 1))) {
 		if (captured)
 			__sync_fetch_and_add(&sum->captured, 1);

@@ -11,7 +11,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	__u32 parent_pid, child_pid;
 	__u8 yes = 1;
 
-	if (filter != VS_FILTER_FOLLOW)
+	if (load_config.filter != VS_FILTER_FOLLOW)
 		return 0;
 	parent_pid = BPF_CORE_READ(parent, tgid);
 	child_pid = BPF_CORE_READ(child, tgid);
@@ -75,7 +75,7 @@ int process_exit(void *ctx)
 		return 0;
 	}
 	/* A process that reuses the pid is not a target. */
-	if (filter != VS_FILTER_NONE)
+	if (load_config.filter != VS_FILTER_NONE)
 		bpf_map_delete_elem(&targets, &pid);
 	graph_state_delete(pid);
 	if (bpf_map_delete_elem(&processes, &pid) && !end_unlisted(pid, own_exec_gen(), 0))

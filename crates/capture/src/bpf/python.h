@@ -30,12 +30,6 @@ struct {
 	__type(value, struct vs_python);
 } pythons SEC(".maps");
 
-/* Bytes read of a frame and of a code object. Only what is needed: a frame can be at the very end
- * of its mapping. */
-#define FRAME_BYTES	   80
-#define FRAME_OBJECT_BYTES 112
-#define CODE_BYTES	   96
-
 /* Python threads that are searched for the calling one. */
 #define MAX_THREADS 512
 
@@ -165,7 +159,7 @@ struct frame_walk {
  * calls from native code may also be on the native stack. */
 #define FRAME_CHUNK 16384
 
-_Static_assert(FRAME_OBJECT_BYTES <= WINDOW_MORE, "a frame that begins in the window");
+_Static_assert(VS_PYTHON_FRAME_OBJECT <= WINDOW_MORE, "a frame that begins in the window");
 
 /* Reads the current frame. The window holds its page up to its end, so that outer frames need no
  * other read. Returns 1 if it cannot be read. */
@@ -188,7 +182,7 @@ static __always_inline int read_frame(struct frame_walk *walk, __u32 length)
 		walk->to = frame + length;
 	}
 	__builtin_memcpy(walk->words, window->bytes + ((frame - page) & (WINDOW - 1)),
-			 FRAME_OBJECT_BYTES);
+			 VS_PYTHON_FRAME_OBJECT);
 	return 0;
 }
 
@@ -199,7 +193,7 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 	struct vs_python_frame found = {};
 	__u64 *words = walk->words;
 	__u8 *bytes = (__u8 *)words;
-	__u32 length = python->every_is_entry ? FRAME_OBJECT_BYTES : FRAME_BYTES;
+	__u32 length = python->every_is_entry ? VS_PYTHON_FRAME_OBJECT : VS_PYTHON_FRAME;
 
 	if (!walk->frame || read_frame(walk, length))
 		return 1;
@@ -212,7 +206,7 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 		found.entry = python->every_is_entry;
 		if (python->frame_is_entry != VS_NONE)
 			found.entry = bytes[python->frame_is_entry & (VS_WORDS * 8 - 1)] & 1;
-		if (!bpf_probe_read_user(words, CODE_BYTES,
+		if (!bpf_probe_read_user(words, VS_PYTHON_CODE,
 					 (void *)(found.code + python->code_from))) {
 			found.name = words[python->code_name & (VS_WORDS - 1)];
 			found.lines = words[python->code_lines & (VS_WORDS - 1)];

@@ -231,7 +231,7 @@ static __noinline __u64 find_known_stack(const struct caller *caller)
 			},
 	};
 
-	if (can_loop) {
+	if (load_config.can_loop) {
 		if (select_known(&search, 0))
 			return 0;
 		search.view.window = own_window();
@@ -297,7 +297,7 @@ static __noinline __u64 walk_frame_pointers(const struct caller *caller,
 
 	if (record)
 		record->addresses[0] = caller->ip;
-	if (can_loop) {
+	if (load_config.can_loop) {
 		walk.view.window = own_window();
 		walk.view.end = sp + stack_bytes(sp);
 		bpf_loop(VS_ADDRESSES_MAX - 1, next_pointer_in_loop, &walk, 0);
@@ -372,10 +372,10 @@ __noinline int capture_stack(__u64 ip, __u64 sp, __u64 bp)
 	int lost;
 
 	/* Kernels before 6.8 also verify global functions that are not called: no maps exist. */
-	if (!stacks || !thread)
+	if (!load_config.stacks || !thread)
 		return 0;
 	ref = &thread->ref;
-	if (stacks == VS_STACKS_COPY && effective_stack_mode() == VS_STACKS_COPY)
+	if (load_config.stacks == VS_STACKS_COPY && effective_stack_mode() == VS_STACKS_COPY)
 		lost = capture_stack_copy(&caller, thread, ref);
 	else
 		lost = capture_fp_stack(&caller, ref);
@@ -384,7 +384,7 @@ __noinline int capture_stack(__u64 ip, __u64 sp, __u64 bp)
 		ref->stack = 0;
 		ref->flags |= VS_STACK_LOST;
 	}
-	if (walk_python && capture_python_stack(thread, ref))
+	if (load_config.can_loop && capture_python_stack(thread, ref))
 		lost = 1;
 	if (lost)
 		count_lost_stack();

@@ -13,24 +13,7 @@ typedef _Bool bool;
 
 /* Configuration, set before load; the verifier prunes what it switches off. */
 const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
-const volatile __u32 filter = VS_FILTER_NONE;
-/* State of threads is kept in their tasks. */
-const volatile bool use_task_storage = 1;
-const volatile __u32 tracer_pid = 0;
-/* Count launches and copies. */
-const volatile bool count_activity = 0;
-/* Session probes (Linux 6.13): an entry program can skip the return side of a call. */
-const volatile bool can_skip_returns = 0;
-/* enum vs_stacks: stacks of allocating calls. */
-const volatile __u32 stacks = VS_STACKS_OFF;
-/* Also capture Python stacks. */
-const volatile bool walk_python = 0;
-/* The kernel has bpf_loop(). */
-const volatile bool can_loop = 0;
-/* enum vs_tensors: what is recorded about blocks of PyTorch's caching allocator. */
-const volatile __u32 tensors = VS_TENSORS_OFF;
-/* Number of possible CPUs. */
-const volatile __u32 cpus = 1;
+const volatile struct vs_load_config load_config = {};
 
 /* Configuration that user space changes at run time. */
 volatile struct vs_runtime_config runtime_config = {};
@@ -38,8 +21,8 @@ volatile struct vs_runtime_config runtime_config = {};
 /* Stack mode in use: the configured one less the current reduction. */
 static __always_inline __u32 effective_stack_mode(void)
 {
-	return stacks > runtime_config.stack_mode_reduction
-		       ? stacks - runtime_config.stack_mode_reduction
+	return load_config.stacks > runtime_config.stack_mode_reduction
+		       ? load_config.stacks - runtime_config.stack_mode_reduction
 		       : VS_STACKS_OFF;
 }
 
@@ -260,7 +243,7 @@ static __always_inline struct vs_counters *own_counters(void)
 
 static __always_inline struct thread_state *thread_find(void)
 {
-	if (use_task_storage)
+	if (load_config.use_task_storage)
 		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(),
 					    NULL, 0);
 	__u64 key = bpf_get_current_pid_tgid();
@@ -272,7 +255,7 @@ static const struct thread_state empty_thread = {};
 
 static __always_inline struct thread_state *thread_create(void)
 {
-	if (use_task_storage)
+	if (load_config.use_task_storage)
 		return bpf_task_storage_get(&thread_storage, (void *)bpf_get_current_task_btf(),
 					    NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	__u64 key = bpf_get_current_pid_tgid();
@@ -298,7 +281,7 @@ static __always_inline void thread_setup(struct thread_state *thread)
  * or may have had: the storage can be busy. */
 static __always_inline bool thread_delete(__u32 tid)
 {
-	if (use_task_storage)
+	if (load_config.use_task_storage)
 		return bpf_task_storage_delete(&thread_storage,
 					       (void *)bpf_get_current_task_btf()) != -ENOENT;
 	__u64 key = (bpf_get_current_pid_tgid() & ~0xffffffffULL) | tid;
@@ -324,9 +307,9 @@ static __always_inline __u64 own_start(void)
 
 static __always_inline bool is_target(__u32 pid)
 {
-	if (pid == tracer_pid)
+	if (pid == load_config.tracer_pid)
 		return 0;
-	if (filter == VS_FILTER_NONE)
+	if (load_config.filter == VS_FILTER_NONE)
 		return 1;
 	return bpf_map_lookup_elem(&targets, &pid) != NULL;
 }

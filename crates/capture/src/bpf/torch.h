@@ -12,10 +12,6 @@
 /* c10::DeviceType::CUDA. Other devices report to the same function. */
 #define CUDA_DEVICE 1
 
-/* Fill level of the ring from which blocks are dropped and counted as lost. The rest is reserved
- * for driver calls, so that tensors cannot make their totals inexact. */
-const volatile __u64 tensor_ring_limit = 8 * 1024 * 1024;
-
 static __noinline int count_lost_tensor(void)
 {
 	struct vs_lost *lost = lost_of(bpf_get_current_pid_tgid() >> 32);
@@ -65,15 +61,16 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 call_kind)
 	if ((call.device & 0xff) != CUDA_DEVICE || call.device & 0x8000 || !is_target(pid))
 		return 0;
 	thread = thread_create();
-	if (!thread || bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > tensor_ring_limit)
+	if (!thread ||
+	    bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA) > load_config.tensor_ring_limit)
 		return count_lost_tensor();
 	if (!thread->ready)
 		thread_setup(thread);
 	announce_once(thread, pid);
 	thread->ref = (struct stack_ref){};
 	/* At the entry of a function the registers are still those of the caller. */
-	if (tensors == VS_TENSORS_FULL && stacks && effective_stack_mode() &&
-	    (oom || (__s64)call.bytes > 0))
+	if (load_config.tensors == VS_TENSORS_FULL && load_config.stacks &&
+	    effective_stack_mode() && (oom || (__s64)call.bytes > 0))
 		capture_stack(read_user_u64(PT_REGS_SP(ctx)), PT_REGS_SP(ctx) + 8, PT_REGS_FP(ctx));
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)

@@ -82,68 +82,36 @@ int launch_session(struct pt_regs *ctx)
 	return launch_enter(ctx, hook, shared);
 }
 
-/* Attach mode multi: one multi link per side; launches are probed at entry only. */
-SEC("uprobe.multi")
-int call_multi_enter(struct pt_regs *ctx)
-{
-	call_enter(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
-
-SEC("uretprobe.multi")
-int call_multi_return(struct pt_regs *ctx)
-{
-	call_return(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
-
-SEC("uprobe.multi")
-int launch_multi(struct pt_regs *ctx)
+static __always_inline void launch_at_entry(struct pt_regs *ctx, __u64 hook)
 {
 	__u64 unused;
 
-	launch_enter(ctx, bpf_get_attach_cookie(ctx), &unused);
-	return 0;
+	launch_enter(ctx, hook, &unused);
 }
+
+#define PROBE(section, name, statement)                                                            \
+	SEC(section)                                                                               \
+	int name(struct pt_regs *ctx)                                                              \
+	{                                                                                          \
+		__u64 hook = bpf_get_attach_cookie(ctx);                                           \
+                                                                                                   \
+		statement;                                                                         \
+		return 0;                                                                          \
+	}
+
+/* Attach mode multi: one multi link per side; launches are probed at entry only. */
+PROBE("uprobe.multi", call_multi_enter, call_enter(ctx, hook))
+PROBE("uretprobe.multi", call_multi_return, call_return(ctx, hook))
+PROBE("uprobe.multi", launch_multi, launch_at_entry(ctx, hook))
 
 /* Attach mode single: single uprobes with a cookie. */
-SEC("uprobe")
-int call_single_enter(struct pt_regs *ctx)
-{
-	call_enter(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
-
-SEC("uretprobe")
-int call_single_return(struct pt_regs *ctx)
-{
-	call_return(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
-
-SEC("uprobe")
-int launch_single(struct pt_regs *ctx)
-{
-	__u64 unused;
-
-	launch_enter(ctx, bpf_get_attach_cookie(ctx), &unused);
-	return 0;
-}
+PROBE("uprobe", call_single_enter, call_enter(ctx, hook))
+PROBE("uretprobe", call_single_return, call_return(ctx, hook))
+PROBE("uprobe", launch_single, launch_at_entry(ctx, hook))
 
 /* Blocks of PyTorch's caching allocator, probed at entry only in every attach mode. */
-SEC("uprobe.multi")
-int tensor_multi(struct pt_regs *ctx)
-{
-	tensor_enter(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
-
-SEC("uprobe")
-int tensor_single(struct pt_regs *ctx)
-{
-	tensor_enter(ctx, bpf_get_attach_cookie(ctx));
-	return 0;
-}
+PROBE("uprobe.multi", tensor_multi, tensor_enter(ctx, hook))
+PROBE("uprobe", tensor_single, tensor_enter(ctx, hook))
 
 /* Empty programs, the baseline for measurements. */
 SEC("uprobe.session")

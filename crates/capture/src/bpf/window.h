@@ -24,13 +24,10 @@ struct {
 	__type(value, struct window);
 } stack_windows SEC(".maps");
 
-/* The kernel has task storage. */
-const volatile bool use_stack_windows = 0;
-
 /* NULL also where the storage is busy: words are then read one by one. */
 static __always_inline struct window *own_window(void)
 {
-	if (!use_stack_windows)
+	if (!load_config.use_stack_windows)
 		return NULL;
 	return bpf_task_storage_get(&stack_windows, (void *)bpf_get_current_task_btf(), NULL,
 				    BPF_LOCAL_STORAGE_GET_F_CREATE);

@@ -48,6 +48,13 @@
 #define VS_ADDRESSES_MAX 128
 /* Maximum number of frames of a Python stack. */
 #define VS_PYTHON_MAX 128
+/* Bytes read of a Python frame, of a frame object, and of a code object. Only what is needed: a
+ * frame can be at the very end of its mapping. */
+#define VS_PYTHON_FRAME	       80
+#define VS_PYTHON_FRAME_OBJECT 112
+#define VS_PYTHON_CODE	       96
+/* Pointers into the same region (2 MiB) point to the same kind of memory; as in the engine. */
+#define VS_REGION_LOG2 21
 /* Sizes of stack copies. */
 #define VS_COPY_SMALL  4096
 #define VS_COPY_MEDIUM 16384
@@ -68,6 +75,27 @@ enum vs_record_kind {
 	VS_PYTHON = 12,		/* struct vs_python_stack */
 	VS_TENSOR = 13,		/* struct vs_tensor */
 };
+
+/* Configuration of the probes, set before load; the verifier prunes what it switches off. */
+struct vs_load_config {
+	__u64 wakeup_at; /* fill level of the ring at which the reader is woken */
+	/* Fill level of the ring from which blocks are dropped and counted as lost. The rest is
+	 * reserved for driver calls, so that tensors cannot make their totals inexact. */
+	__u64 tensor_ring_limit;
+	__u32 filter; /* enum vs_filter */
+	__u32 tracer_pid;
+	__u32 cpus;	       /* number of possible CPUs */
+	__u32 stacks;	       /* enum vs_stacks: stacks of allocating calls */
+	__u32 tensors;	       /* enum vs_tensors: blocks of PyTorch's caching allocator */
+	__u8 use_task_storage; /* state of threads is kept in their tasks */
+	__u8 use_stack_windows;
+	__u8 count_activity; /* count launches and copies */
+	__u8 check_every_launch;
+	__u8 can_skip_returns; /* session probes: the entry program can skip the return side */
+	__u8 can_loop;	       /* the kernel has bpf_loop(); without it no Python stacks */
+	__u8 reserved[6];
+};
+VS_SIZE(vs_load_config, 48);
 
 /* How stacks of calls that allocate memory or create an object are captured. */
 enum vs_stacks {

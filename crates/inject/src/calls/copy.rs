@@ -9,8 +9,8 @@ use crate::area::CopyEntry;
 use crate::process;
 use crate::wire::{
     Copies, VS_ARRAY, VS_BANDWIDTHS, VS_D2D, VS_D2H, VS_H2D, VS_H2H, VS_MEASURE_3D,
-    VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_MEASURE_VOLUMES, VS_NONE, VS_PEER, VS_UNIFIED,
-    WireHook,
+    VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_MEASURE_VOLUMES, VS_NONE, VS_PEER, VS_REGION_LOG2,
+    VS_UNIFIED, WireHook,
 };
 use crate::wrapper::Frame;
 
@@ -20,8 +20,6 @@ const MEMORY_UNIFIED: u32 = 4;
 
 /// Copies of a batch that are read; further ones count as lost.
 const BATCH: u64 = 64;
-/// Pointers into the same region (2 MiB) point to the same kind of memory.
-const REGION_LOG2: u32 = 21;
 /// Entries of the table that are tried for a key.
 const PROBES: usize = 64;
 /// Maximum rounds of waiting for an entry that another thread initializes.
@@ -188,7 +186,7 @@ fn find(part: &Part) -> Option<*mut Copies> {
         return None;
     }
     let is_unified = part.direction == VS_UNIFIED;
-    let region = |pointer: u64| if is_unified { (pointer >> REGION_LOG2) + 1 } else { 0 };
+    let region = |pointer: u64| if is_unified { (pointer >> VS_REGION_LOG2) + 1 } else { 0 };
     let (to, from) = (region(part.to), region(part.from));
     let (direction, asynchronous) = (part.direction as u8, u8::from(part.asynchronous));
     let kind = u64::from(direction) << 1 | u64::from(asynchronous);

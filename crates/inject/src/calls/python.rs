@@ -12,16 +12,12 @@ use super::stack::{mark_sent, mix, was_sent};
 use super::thread::ThreadState;
 use crate::process::Area;
 use crate::wire::{
-    PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_MAX, WirePython,
+    PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_CODE, VS_PYTHON_FRAME,
+    VS_PYTHON_FRAME_OBJECT, VS_PYTHON_MAX, WirePython,
 };
 
 /// Words of the buffer for frames and code objects; more than any offset needs.
 const WORDS: usize = 16;
-/// Bytes read of a frame and of a code object. Only what is needed: a frame can be at the very end
-/// of its mapping.
-const FRAME_BYTES: usize = 80;
-const FRAME_OBJECT_BYTES: usize = 112;
-const CODE_BYTES: usize = 96;
 
 /// Not resolved yet.
 const UNRESOLVED: usize = 0;
@@ -114,7 +110,7 @@ fn first_frame(python: &WirePython) -> u64 {
 /// Reads a frame and the address of the calling one.
 fn read_frame(python: &WirePython, frame: u64) -> Option<(PythonFrame, u64)> {
     let mut words = [0; WORDS];
-    let bytes = if python.every_is_entry != 0 { FRAME_OBJECT_BYTES } else { FRAME_BYTES };
+    let bytes = if python.every_is_entry != 0 { VS_PYTHON_FRAME_OBJECT } else { VS_PYTHON_FRAME };
     if !read(frame, bytes, &mut words) {
         return None;
     }
@@ -134,7 +130,7 @@ fn read_frame(python: &WirePython, frame: u64) -> Option<(PythonFrame, u64)> {
     if usize::from(python.frame_is_entry) != VS_NONE {
         found.entry = (byte(&words, python.frame_is_entry) & 1).into();
     }
-    if read(found.code.wrapping_add(python.code_from.into()), CODE_BYTES, &mut words) {
+    if read(found.code.wrapping_add(python.code_from.into()), VS_PYTHON_CODE, &mut words) {
         found.name = words[usize::from(python.code_name) % WORDS];
         found.lines = words[usize::from(python.code_lines) % WORDS];
         let half = usize::from(python.code_first_line) % (WORDS * 2);

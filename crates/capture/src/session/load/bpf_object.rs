@@ -298,22 +298,24 @@ fn open(config: &LoadConfig, wanted: &[&str]) -> Result<OpenObject, Error> {
         ProcessFilter::TargetsAndChildren => wire::VS_FILTER_FOLLOW,
     };
     put("hooks", &table(config.objects))?;
-    put("filter", &filter.to_ne_bytes())?;
-    put("use_task_storage", &[u8::from(config.task_storage)])?;
-    put("use_stack_windows", &[u8::from(config.stack_windows)])?;
-    put("tracer_pid", &std::process::id().to_ne_bytes())?;
-    put("wakeup_at", &u64::from(config.ring_bytes / 4).to_ne_bytes())?;
     let activity = config.activity.unwrap_or_default();
-    put("count_activity", &[u8::from(config.activity.is_some())])?;
-    put("check_every_launch", &[u8::from(activity.check_every_launch)])?;
-    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
-    put("cpus", &cpus.to_ne_bytes())?;
-    put("stacks", &config.stacks.wire().to_ne_bytes())?;
-    put("tensors", &config.tensors.wire().to_ne_bytes())?;
-    put("tensor_ring_limit", &u64::from(config.ring_bytes / 2).to_ne_bytes())?;
-    put("walk_python", &[u8::from(config.loops)])?;
-    put("can_loop", &[u8::from(config.loops)])?;
-    put("can_skip_returns", &[u8::from(config.attach_mode == AttachMode::Session)])?;
+    let load_config = wire::LoadConfig {
+        wakeup_at: u64::from(config.ring_bytes / 4),
+        tensor_ring_limit: u64::from(config.ring_bytes / 2),
+        filter,
+        tracer_pid: std::process::id(),
+        cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u32,
+        stacks: config.stacks.wire(),
+        tensors: config.tensors.wire(),
+        use_task_storage: config.task_storage.into(),
+        use_stack_windows: config.stack_windows.into(),
+        count_activity: config.activity.is_some().into(),
+        check_every_launch: activity.check_every_launch.into(),
+        can_skip_returns: (config.attach_mode == AttachMode::Session).into(),
+        can_loop: config.loops.into(),
+        reserved: [0; 6],
+    };
+    put("load_config", &load_config.bytes())?;
     put("element_bytes", &element_table())?;
     drop(maps);
     Ok(open)

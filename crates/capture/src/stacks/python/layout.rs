@@ -7,12 +7,6 @@
 use super::version::PythonVersion;
 use crate::wire::{self, VS_NO_FIELD, VS_NONE, WirePython};
 
-/// Bytes that the probes read of an interpreter frame, of a frame object, and of a code object. See
-/// `bpf/python.h`.
-pub(super) const FRAME_BYTES: usize = 80;
-pub(super) const FRAME_OBJECT_BYTES: usize = 112;
-pub(super) const CODE_BYTES: usize = 96;
-
 /// Frames with this owner or a higher one belong to the interpreter, since 3.12: they mark calls
 /// from C. 3.12 and 3.13 have one such owner, 3.14 has two, 3.15 one again.
 const OWNER_ENTRY: u8 = 3;
@@ -169,7 +163,11 @@ pub(super) fn of_version(version: PythonVersion) -> Option<PythonLayout> {
 impl PythonLayout {
     /// Returns the bytes of a frame that the probes read.
     pub(super) fn frame_bytes(&self) -> usize {
-        if self.entry == EntryFrameRule::Every { FRAME_OBJECT_BYTES } else { FRAME_BYTES }
+        if self.entry == EntryFrameRule::Every {
+            wire::VS_PYTHON_FRAME_OBJECT
+        } else {
+            wire::VS_PYTHON_FRAME
+        }
     }
 
     /// Returns the data for the probes, with the runtime at this address; `None` if a field is
@@ -177,7 +175,8 @@ impl PythonLayout {
     pub(super) fn wire(&self, runtime: u64) -> Option<WirePython> {
         let bytes = self.frame_bytes();
         let code_from = self.code_first_line.min(self.code_name).min(self.code_lines) & !7;
-        let in_code = |offset: u16, size: u8| field_index(offset - code_from, size, CODE_BYTES);
+        let in_code =
+            |offset: u16, size: u8| field_index(offset - code_from, size, wire::VS_PYTHON_CODE);
         // Without shims the owner is the highest byte of a pointer, which is always 0.
         let (owner, owner_entry) = match self.entry {
             EntryFrameRule::Shim(owner) => (owner, OWNER_ENTRY),
