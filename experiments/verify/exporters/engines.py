@@ -42,7 +42,7 @@ def statements(engine):
 
 def with_duckdb():
     import duckdb
-    duckdb.sql(f"SET memory_limit = '{MEMORY}GiB'")
+    duckdb.sql(f"SET memory_limit = '{MEMORY}GiB'; SET enable_progress_bar = false")
 
     def run_query(query):
         result = duckdb.sql(query)
