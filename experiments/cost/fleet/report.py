@@ -4,9 +4,9 @@
 usage: report.py [--check]
 """
 import json
-import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,15 +51,37 @@ def metrics(results):
     return lines + table(["hosts", "store", *DASHBOARDS], rows)
 
 
-def sizes(results):
-    """Rows and bytes of a host and day."""
-    tables = results["tables"]
-    rows = [[f"`{name}`", number(one["files"]), size(one["bytes"])] for name, one in tables.items()]
-    total = sum(one["bytes"] for one in tables.values())
-    rows.append(["all", number(sum(one["files"] for one in tables.values())), size(total)])
-    about = (f"One host and day has {results['rows_per_host']:,.0f} rows, with {results['running_per_host']:.1f} processes at a time "
-             f"and {results['processes_per_host']:.0f} in all, one sample per minute:")
-    return [f"**Tables.** {about}", "", *table(["table", "files", "bytes"], rows)]
+def sizes(sections):
+    """Rows and bytes of a host and day, in each layout."""
+    first = sections[0]
+    layouts = ["day" if one["engines"][0]["file_hours"] == 24 else "hour" for one in sections]
+    rows = [[f"`{name}`", *(size(one["tables"][name]["bytes"]) for one in sections)] for name in first["tables"]]
+    rows.append(["all but `metrics`", *(size(table_bytes(one)) for one in sections)])
+    about = (f"**Tables.** One host and day has {first['rows_per_host']:,.0f} rows, most of them in `metrics`, with "
+             f"{first['running_per_host']:.1f} processes at a time and {first['processes_per_host']:.0f} in all, one sample per minute:")
+    return [about, "", *table(["bytes per host and day", *(f"a file for each {layout}" for layout in layouts)], rows)]
+
+
+def table_bytes(section):
+    """Returns the bytes per host and day of the tables that views read."""
+    return sum(one["bytes"] for name, one in section["tables"].items() if name != "metrics")
+
+
+def on_paper(metrics, section):
+    """Continues the growth between the two largest numbers of hosts."""
+    def line(store, key, hosts):
+        (few, low), (many, high) = [(one["hosts"], one[key]) for one in metrics["stores"] if one["store"] == store][-2:]
+        return low + (high - low) / (many - few) * (hosts - few)
+
+    rows = []
+    for hosts in (1000, 10_000, 100_000):
+        rows.append([number(hosts), number(line("prometheus", "series", hosts)), number(line("prometheus", "samples_per_s", hosts)),
+                     f"{line('prometheus', 'peak_mib', hosts) / 1024:,.1f} GiB", f"{line('victoria-metrics', 'peak_mib', hosts) / 1024:,.1f} GiB",
+                     f"{table_bytes(section) * hosts / 2**30:,.1f} GiB", number(hosts * 7)])
+    about = ("**On paper.** Series, memory and files grow in proportion to the hosts, so that more hosts of this kind need, at 30 s and with a "
+             "file for each day:")
+    head = ["hosts", "series", "samples/s", "Prometheus", "VictoriaMetrics", "tables per day", "files per day"]
+    return [about, "", *table(head, rows)]
 
 
 def engines(sections):
@@ -80,17 +102,18 @@ def engines(sections):
 def page():
     results = json.loads(RESULTS.read_text())
     sections = [results[name] for name in ("tables_24h", "tables_1h") if name in results]
-    facts = (sections or [results["metrics"]])[0]["facts"]
+    facts = (results.get("metrics") or sections[0])["facts"]
     about = ("`./dev bench fleet` replays three recordings of real programs on an H200 as hosts: stretched to two hours, repeated with "
-             f"other pids. {machine(facts)}. The machine was busy with other work: compare rows, and how they grow, not absolute times.")
+             f"other pids. 12 days differ, the other hosts are copies of them. {machine(facts)}. The machine was busy with other work: compare rows, and how they grow, not absolute times.")
     lines = [about, ""]
     if "metrics" in results:
         lines += metrics(results["metrics"])
     if sections:
         about = ("All views over one day of all hosts, engines limited to 3 GiB. The answers of the engines are equal, and sums over "
                  "the tables are those that the hosts reported:")
-        lines += [*sizes(sections[0]), about, "", *engines(sections)]
-    return "\n".join(lines)
+        lines += [*sizes(sections), about, "", *engines(sections)]
+        lines += on_paper(results["metrics"], sections[0]) if "metrics" in results else []
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
 
 
 def main():
@@ -99,7 +122,6 @@ def main():
     if "--check" in sys.argv:
         sys.exit(new != text)
     PAGE.write_text(new)
-    os.utime(PAGE)
 
 
 main()

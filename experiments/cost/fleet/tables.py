@@ -15,6 +15,7 @@ READER = Path(EXPERIMENTS, "verify/exporters/engines.py")
 # Sums over the tables that the ledgers also report.
 SUMS = """
 import duckdb, sys
+duckdb.sql("SET enable_progress_bar = false")
 rows = duckdb.sql(f'''
     WITH samples AS (FROM read_parquet('{sys.argv[1]}/processes/*/*/*.parquet', hive_partitioning = true)),
          last AS (SELECT host, max(time) AS time FROM samples GROUP BY host)

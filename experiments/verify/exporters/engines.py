@@ -42,7 +42,7 @@ def statements(engine):
 
 def with_duckdb():
     import duckdb
-    duckdb.sql(f"SET memory_limit = '{MEMORY}GiB'")
+    duckdb.sql(f"SET memory_limit = '{MEMORY}GiB'; SET enable_progress_bar = false")
 
     def run_query(query):
         result = duckdb.sql(query)
@@ -59,11 +59,15 @@ def with_duckdb():
 def with_clickhouse():
     from chdb.session import Session
     session = Session()
+    # Large groups go to disk, as they do in the other engines.
+    settings = {"max_memory_usage": MEMORY << 30, "max_bytes_before_external_group_by": MEMORY << 28,
+                "max_bytes_before_external_sort": MEMORY << 28, "output_format_json_quote_64bit_integers": 0,
+                "output_format_json_quote_decimals": 0}
 
     def run_query(query):
         if query.startswith("CREATE"):
             return session.query(query) and []
-        more = f"max_memory_usage = {MEMORY << 30}, output_format_json_quote_64bit_integers = 0, output_format_json_quote_decimals = 0"
+        more = ", ".join(f"{name} = {value}" for name, value in settings.items())
         text = str(session.query(f"{query} SETTINGS {more}", "JSONEachRow"))
         return [json.loads(line) for line in text.splitlines()]
     return f"ClickHouse {run_query('SELECT version() AS version')[0]['version']}", run_query
