@@ -7,8 +7,8 @@ usage: run.py --binaries DIR [--kernels 5.15,6.8] [--out DIR] [--results FILE]
 DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. Kernels
 are the newest of their series in the packages of Debian and Ubuntu; the environment variables DEBIAN_MIRROR and UBUNTU_MIRROR
 name the mirrors (http://HOST/debian/). Results are added to FILE; --report writes them to the table
-in docs/operations/install.md. Needs root, debootstrap, curl, cpio and QEMU, which is used without KVM: QEMU 10 emulates these
-kernels, 7.2 does not.
+in docs/operations/install.md. Needs root, debootstrap, curl and cpio. QEMU is used without KVM; an older one than 10, which does
+not emulate all of these kernels, is replaced by that of a newer Debian, below --out.
 """
 import argparse
 import gzip
@@ -17,7 +17,6 @@ import lzma
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -29,14 +28,17 @@ DEBIAN = os.environ.get("DEBIAN_MIRROR", "")
 UBUNTU = os.environ.get("UBUNTU_MIRROR", "")
 # Kernel series and the suite that has it.
 SUITES = {
-    "5.15": (UBUNTU, "jammy-updates"), "5.19": (UBUNTU, "jammy-updates"),
+    "5.10": (DEBIAN, "bullseye"), "5.15": (UBUNTU, "jammy-updates"), "5.19": (UBUNTU, "jammy-updates"),
     "6.1": (DEBIAN, "bookworm"), "6.5": (UBUNTU, "jammy-updates"), "6.8": (UBUNTU, "noble-updates"),
     "6.11": (UBUNTU, "noble-updates"), "6.12": (DEBIAN, "trixie"), "6.14": (UBUNTU, "noble-updates"),
-    "6.18": (DEBIAN, "trixie-backports"), "7.0": (DEBIAN, "trixie-backports"),
+    "6.17": (UBUNTU, "noble-updates"), "6.18": (DEBIAN, "trixie-backports"), "7.0": (DEBIAN, "trixie-backports"),
 }
 MIN_PACKAGE_BYTES = 1_000_000
 GUEST_SUITE = "bookworm"
-GUEST_PACKAGES = "python3,libelf1,zlib1g,procps"
+QEMU = "qemu-system-x86_64"
+QEMU_SUITE = "trixie"
+MIN_QEMU_VERSION = 10
+GUEST_PACKAGES = "apparmor,python3,libelf1,zlib1g,procps"
 INIT = """#!/bin/sh
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -45,6 +47,7 @@ mkdir -p /dev/shm /sys/fs/cgroup
 mount -t tmpfs tmp /dev/shm
 mount -t tmpfs tmp /tmp
 mount -t tracefs tracefs /sys/kernel/tracing
+mount -t securityfs security /sys/kernel/security
 exec python3 /opt/guest.py
 """
 MODES = ["session", "multi", "single"]
@@ -60,6 +63,8 @@ def fetch(url):
 
 
 def index(base, suite):
+    if not base:
+        sys.exit(f"{suite}: set DEBIAN_MIRROR and UBUNTU_MIRROR")
     if base == DEBIAN:
         return lzma.decompress(fetch(f"{base}dists/{suite}/main/binary-amd64/Packages.xz")).decode()
     return gzip.decompress(fetch(f"{base}dists/{suite}/main/binary-amd64/Packages.gz")).decode()
@@ -89,12 +94,29 @@ def kernel(series, directory):
     return max(directory.glob(f"vmlinuz-{series}[.-]*"))
 
 
+def debootstrap(suite, packages, root):
+    """Makes a root file system, once."""
+    if not (root / "etc/debian_version").exists():
+        subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, root, *([DEBIAN] if DEBIAN else [])],
+                       check=True, stdout=subprocess.DEVNULL)
+
+
+def qemu(out):
+    """Returns the command that starts QEMU: the installed one if it is new enough."""
+    if shutil.which(QEMU):
+        installed = subprocess.run([QEMU, "--version"], check=True, capture_output=True, text=True).stdout
+        if version(installed)[0] >= MIN_QEMU_VERSION:
+            return [QEMU]
+    root = out / "qemu"
+    debootstrap(QEMU_SUITE, "qemu-system-x86,seabios", root)
+    loader = [root / "lib64/ld-linux-x86-64.so.2", "--library-path", root / "usr/lib/x86_64-linux-gnu"]
+    return [*loader, root / "usr/bin" / QEMU, "-L", root / "usr/share/seabios", "-L", root / "usr/share/qemu"]
+
+
 def make_initrd(options, out):
     """Creates an initial RAM disk with the whole guest, so that kernels need no modules and no disk."""
     root = out / "root"
-    if not (root / "etc/debian_version").exists():
-        subprocess.run(["debootstrap", "--variant=minbase", f"--include={GUEST_PACKAGES}", GUEST_SUITE, root],
-                       check=True, stdout=subprocess.DEVNULL)
+    debootstrap(GUEST_SUITE, GUEST_PACKAGES, root)
     binaries = pathlib.Path(options.binaries)
     files = [(binaries / "vramscope", "usr/bin/vramscope"), (binaries / "libvramscope_inject.so", "usr/bin/libvramscope_inject.so"),
              (HERE / "guest.py", "opt/guest.py")]
@@ -118,7 +140,7 @@ def make_initrd(options, out):
 def boot(options, image, initrd, out):
     checks = out / "checks.txt"
     checks.unlink(missing_ok=True)
-    command = [*shlex.split(options.qemu), "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
+    command = [*options.qemu, "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
                "-append", "console=ttyS0 panic=-1 rdinit=/init quiet", "-nic", "none", "-monitor", "none",
                "-serial", f"file:{out}/console.txt", "-serial", f"file:{checks}"]
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=options.timeout, check=False)
@@ -144,8 +166,8 @@ def expected(series, row):
 
 
 def table(results):
-    lines = ["| kernel | attach modes | exact ledger | native stacks | Python stacks | launches | tracer killed | agent | `run` |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| kernel | attach modes | exact ledger | native stacks | Python stacks | launches | tracer killed | agent | `run` | hardened |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
     for series in sorted(results, key=version):
         rows = results[series]
         works = {(row["capability"], row["mode"]): row["works"] for row in rows}
@@ -154,10 +176,12 @@ def table(results):
 
         def cell(capability, modes=modes, works=works):
             good = [mode for mode in modes if works.get((capability, mode))]
-            return "yes" if good == modes else "no" if not good else ", ".join(f"`{mode}`" for mode in good)
+            return "no" if not good else "yes" if good == modes else ", ".join(f"`{mode}`" for mode in good)
 
         cells = [cell(one) for one in ["exact ledger", *COLUMNS]]
         cells += ["yes" if works.get((one, None)) else "no" for one in ("agent", "run (in-process)")]
+        hardened = [row["works"] for row in rows if row["capability"].startswith("hardened: ")]
+        cells.append("yes" if hardened and all(hardened) else "no")
         lines.append(f"| {release} | {', '.join(f'`{mode}`' for mode in modes) or 'none'} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -175,8 +199,7 @@ def main():
     parser.add_argument("--kernels", default=",".join(SUITES))
     parser.add_argument("--out", default="/tmp/vramscope-kernels")
     parser.add_argument("--results", default=TOP / "experiments/results/kernels/results.json")
-    parser.add_argument("--qemu", default="qemu-system-x86_64")
-    parser.add_argument("--timeout", type=int, default=1800)
+    parser.add_argument("--timeout", type=int, default=3600, help="seconds per kernel")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     file = pathlib.Path(options.results)
@@ -187,6 +210,7 @@ def main():
     out = pathlib.Path(options.out)
     (out / "kernels").mkdir(parents=True, exist_ok=True)
     initrd = make_initrd(options, out)
+    options.qemu = qemu(out)
     failed = []
     for series in options.kernels.split(","):
         image = kernel(series, out / "kernels")

@@ -149,10 +149,7 @@ struct frame_walk {
 	__u64 *words;			/* buffer of the thread */
 	struct vs_python_stack *record; /* receives the frames; may be null */
 	struct window *window;		/* may be null */
-	__u64 from, to;			/* addresses in the window */
-	__u64 frame;
-	__u64 hash;
-	__u32 count;
+	struct loop_state *loop;
 };
 
 /* Frames lie next to each other, outer ones at lower addresses, in chunks of this size; those of
@@ -166,20 +163,21 @@ _Static_assert(VS_PYTHON_FRAME_OBJECT <= WINDOW_MORE, "a frame that begins in th
 static __always_inline int read_frame(struct frame_walk *walk, __u32 length)
 {
 	struct window *window = walk->window;
-	__u64 frame = walk->frame, page = frame & ~(WINDOW - 1ULL);
+	struct loop_state *loop = walk->loop;
+	__u64 frame = loop->frame, page = frame & ~(WINDOW - 1ULL);
 
 	/* A frame elsewhere does not replace the window. */
-	if (!window || (walk->to && walk->to - frame > FRAME_CHUNK))
+	if (!window || (loop->to && loop->to - frame > FRAME_CHUNK))
 		return bpf_probe_read_user(walk->words, length, (void *)frame) != 0;
-	if (frame < walk->from || frame + length > walk->to) {
+	if (frame < loop->from || frame + length > loop->to) {
 		__u64 bytes = frame - page + length;
 
-		walk->to = 0;
+		loop->to = 0;
 		if (bytes > sizeof(window->bytes) ||
 		    bpf_probe_read_user(window->bytes, bytes, (void *)page))
 			return 1;
-		walk->from = page;
-		walk->to = frame + length;
+		loop->from = page;
+		loop->to = frame + length;
 	}
 	__builtin_memcpy(walk->words, window->bytes + ((frame - page) & (WINDOW - 1)),
 			 VS_PYTHON_FRAME_OBJECT);
@@ -190,14 +188,15 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 {
 	const struct vs_python *python = walk->python;
 	struct vs_python_stack *record = walk->record;
+	struct loop_state *loop = walk->loop;
 	struct vs_python_frame found = {};
 	__u64 *words = walk->words;
 	__u8 *bytes = (__u8 *)words;
 	__u32 length = python->every_is_entry ? VS_PYTHON_FRAME_OBJECT : VS_PYTHON_FRAME;
 
-	if (!walk->frame || read_frame(walk, length))
+	if (!loop->frame || read_frame(walk, length))
 		return 1;
-	walk->frame = words[python->frame_previous & (VS_WORDS - 1)];
+	loop->frame = words[python->frame_previous & (VS_WORDS - 1)];
 	if (bytes[python->frame_owner & (VS_WORDS * 8 - 1)] >= python->owner_entry) {
 		found.entry = 1;
 	} else {
@@ -214,30 +213,42 @@ static long next_frame(__u32 round, struct frame_walk *walk)
 				((__u32 *)words)[python->code_first_line & (VS_WORDS * 2 - 1)];
 		}
 	}
-	walk->hash = mix(mix(walk->hash, found.code), found.instruction);
-	walk->hash = mix(mix(walk->hash, found.name), found.lines ^ found.entry);
+	loop->hash = mix(mix(loop->hash, found.code), found.instruction);
+	loop->hash = mix(mix(loop->hash, found.name), found.lines ^ found.entry);
 	if (record && round < VS_PYTHON_MAX)
 		record->frames[round] = found;
-	walk->count = round + 1;
+	loop->count = round + 1;
 	return 0;
+}
+
+/* Walks the frames from the innermost one on. */
+static __always_inline void walk_frames(struct frame_walk *walk, struct thread_state *thread,
+					__u64 frame)
+{
+	walk->words = thread->words;
+	walk->window = own_window();
+	walk->loop = &thread->loop;
+	thread->loop.from = thread->loop.to = 0;
+	thread->loop.frame = frame;
+	thread->loop.hash = VS_PYTHON;
+	thread->loop.count = 0;
+	bpf_loop(VS_PYTHON_MAX, next_frame, walk, 0);
 }
 
 static __noinline int send_python(const struct vs_python *python, struct thread_state *thread,
 				  __u64 frame, __u64 token)
 {
 	struct vs_python_stack *record = bpf_ringbuf_reserve(&stack_records, sizeof(*record), 0);
-	struct frame_walk walk = {
-		.python = python, .words = thread->words, .record = record, .frame = frame};
+	struct frame_walk walk = {.python = python, .record = record};
 
 	if (!record)
 		return 1;
-	walk.window = own_window();
 	fill_head(&record->head, VS_PYTHON);
 	record->head.result = own_exec_gen();
 	record->token = token;
-	bpf_loop(VS_PYTHON_MAX, next_frame, &walk, 0);
-	record->count = walk.count;
-	record->truncated = walk.frame != 0;
+	walk_frames(&walk, thread, frame);
+	record->count = thread->loop.count;
+	record->truncated = thread->loop.frame != 0;
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
@@ -245,12 +256,10 @@ static __noinline int send_python(const struct vs_python *python, struct thread_
 static __noinline __u64 hash_python(const struct vs_python *python, struct thread_state *thread,
 				    __u64 frame)
 {
-	struct frame_walk walk = {
-		.python = python, .words = thread->words, .frame = frame, .hash = VS_PYTHON};
+	struct frame_walk walk = {.python = python};
 
-	walk.window = own_window();
-	bpf_loop(VS_PYTHON_MAX, next_frame, &walk, 0);
-	return walk.hash;
+	walk_frames(&walk, thread, frame);
+	return thread->loop.hash;
 }
 
 /* Returns 1 if the stack could not be sent. */

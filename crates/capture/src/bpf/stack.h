@@ -132,36 +132,28 @@ static __noinline int send_copy(const struct caller *caller, __u64 token,
 	return 0;
 }
 
-/* Address range that the window holds. */
-struct view {
-	struct window *window;
-	__u64 from;
-	__u64 to;
-	__u64 end; /* of the stack */
-};
-
 /* Reads a word of the stack. Returns 1 if it cannot be read. */
-static __always_inline int stack_word(struct view *view, __u64 address, __u64 *word)
+static __always_inline int stack_word(struct window *window, struct loop_state *loop, __u64 address,
+				      __u64 *word)
 {
 	__u64 offset;
 
-	if (!view->window)
+	if (!window)
 		return bpf_probe_read_user(word, 8, (void *)address) != 0;
-	if (address < view->from || address + 8 > view->to) {
-		__u64 length = view->end - address;
+	if (address < loop->from || address + 8 > loop->to) {
+		__u64 length = loop->end - address;
 
 		if (length > WINDOW)
 			length = WINDOW;
-		view->from = address;
-		view->to = address + length;
-		if (length < 8 ||
-		    bpf_probe_read_user(view->window->bytes, length, (void *)address)) {
-			view->to = address;
+		loop->from = address;
+		loop->to = address + length;
+		if (length < 8 || bpf_probe_read_user(window->bytes, length, (void *)address)) {
+			loop->to = address;
 			return bpf_probe_read_user(word, 8, (void *)address) != 0;
 		}
 	}
-	offset = (address - view->from) & (WINDOW - 1);
-	__builtin_memcpy(word, view->window->bytes + offset, 8);
+	offset = (address - loop->from) & (WINDOW - 1);
+	__builtin_memcpy(word, window->bytes + offset, 8);
 	return 0;
 }
 
@@ -179,31 +171,32 @@ static __always_inline bool is_known(const struct vs_known_stack *known, __u64 s
 /* Search over the known stacks of one key and the slots of each, in one loop: nested loops take the
  * verifier long. The window is shared by all of them. */
 struct known_search {
-	struct view view;
-	struct vs_known_stack_key key;
+	struct window *window; /* may be null */
+	struct loop_state *loop;
 	const struct vs_known_stack *known; /* the current candidate */
 	__u64 number;
-	__u32 first; /* iteration at which the candidate was selected */
 };
 
 /* Selects the known stack of the key as candidate. Returns 1 if it does not exist. */
 static __always_inline long select_known(struct known_search *search, __u32 round)
 {
-	const struct vs_known_stack *known = bpf_map_lookup_elem(&known_stacks, &search->key);
+	struct loop_state *loop = search->loop;
+	const struct vs_known_stack *known = bpf_map_lookup_elem(&known_stacks, &loop->key);
 
 	if (!known)
 		return 1;
 	search->known = known;
-	search->first = round;
-	if (search->view.end < search->key.sp + known->bytes)
-		search->view.end = search->key.sp + known->bytes;
+	loop->first = round;
+	if (loop->end < loop->key.sp + known->bytes)
+		loop->end = loop->key.sp + known->bytes;
 	return 0;
 }
 
 static long next_slot(__u32 round, struct known_search *search)
 {
 	const struct vs_known_stack *known = search->known;
-	__u32 slot = round - search->first;
+	struct loop_state *loop = search->loop;
+	__u32 slot = round - loop->first;
 	__u64 value;
 
 	if (slot >= known->count) {
@@ -211,38 +204,36 @@ static long next_slot(__u32 round, struct known_search *search)
 		return 1;
 	}
 	slot &= VS_SLOTS - 1;
-	if (!stack_word(&search->view, search->key.sp + known->slots[slot].offset, &value) &&
+	if (!stack_word(search->window, loop, loop->key.sp + known->slots[slot].offset, &value) &&
 	    value == known->slots[slot].value)
 		return 0;
-	search->key.index++;
-	return search->key.index >= VS_STACKS_PER_KEY || select_known(search, round + 1);
+	loop->key.index++;
+	return loop->key.index >= VS_STACKS_PER_KEY || select_known(search, round + 1);
 }
 
 /* Returns the number of the stack if user space already has it, else 0. */
-static __noinline __u64 find_known_stack(const struct caller *caller)
+static __noinline __u64 find_known_stack(const struct caller *caller, struct loop_state *loop)
 {
-	struct known_search search = {
-		.key =
-			{
-				.ip = caller->ip,
-				.sp = caller->sp,
-				.pid = bpf_get_current_pid_tgid() >> 32,
-				.exec_gen = own_exec_gen(),
-			},
-	};
+	struct known_search search = {.loop = loop};
 
+	loop->from = loop->to = loop->end = 0;
+	loop->key.ip = caller->ip;
+	loop->key.sp = caller->sp;
+	loop->key.pid = bpf_get_current_pid_tgid() >> 32;
+	loop->key.exec_gen = own_exec_gen();
+	loop->key.index = 0;
 	if (load_config.can_loop) {
 		if (select_known(&search, 0))
 			return 0;
-		search.view.window = own_window();
+		search.window = own_window();
 		bpf_loop(VS_STACKS_PER_KEY * (VS_SLOTS + 1), next_slot, &search, 0);
 		return search.number;
 	}
 	for (__u16 index = 0; index < VS_STACKS_PER_KEY_NO_LOOP; index++) {
 		struct vs_known_stack *known;
 
-		search.key.index = index;
-		known = bpf_map_lookup_elem(&known_stacks, &search.key);
+		loop->key.index = index;
+		known = bpf_map_lookup_elem(&known_stacks, &loop->key);
 		if (!known)
 			return 0;
 		if (is_known(known, caller->sp))
@@ -252,7 +243,8 @@ static __noinline __u64 find_known_stack(const struct caller *caller)
 }
 
 struct fp_walk {
-	struct view view;
+	struct window *window; /* may be null */
+	struct loop_state *loop;
 	struct vs_addresses *record; /* receives the addresses; may be null */
 	__u64 pointer;
 	__u64 above;
@@ -265,8 +257,9 @@ static __always_inline bool next_pointer(__u32 i, struct fp_walk *walk)
 	struct vs_addresses *record = walk->record;
 	__u64 next, address;
 
-	if (walk->pointer < walk->above || stack_word(&walk->view, walk->pointer, &next) ||
-	    stack_word(&walk->view, walk->pointer + 8, &address) || !address)
+	if (walk->pointer < walk->above ||
+	    stack_word(walk->window, walk->loop, walk->pointer, &next) ||
+	    stack_word(walk->window, walk->loop, walk->pointer + 8, &address) || !address)
 		return 1;
 	walk->above = walk->pointer + 16;
 	walk->pointer = next;
@@ -283,11 +276,12 @@ static long next_pointer_in_loop(__u32 i, struct fp_walk *walk)
 }
 
 /* Follows the frame pointers and stores the addresses in the record, if any. Returns their hash. */
-static __noinline __u64 walk_frame_pointers(const struct caller *caller,
+static __noinline __u64 walk_frame_pointers(const struct caller *caller, struct loop_state *loop,
 					    struct vs_addresses *record)
 {
 	__u64 sp = caller->sp;
 	struct fp_walk walk = {
+		.loop = loop,
 		.record = record,
 		.pointer = caller->bp,
 		.above = sp,
@@ -298,8 +292,9 @@ static __noinline __u64 walk_frame_pointers(const struct caller *caller,
 	if (record)
 		record->addresses[0] = caller->ip;
 	if (load_config.can_loop) {
-		walk.view.window = own_window();
-		walk.view.end = sp + stack_bytes(sp);
+		walk.window = own_window();
+		loop->from = loop->to = 0;
+		loop->end = sp + stack_bytes(sp);
 		bpf_loop(VS_ADDRESSES_MAX - 1, next_pointer_in_loop, &walk, 0);
 	} else {
 		for (__u32 i = 0; i < SHORT_WALK; i++) {
@@ -312,8 +307,8 @@ static __noinline __u64 walk_frame_pointers(const struct caller *caller,
 	return walk.hash;
 }
 
-static __noinline int send_fp_stack(const struct caller *caller, __u64 token,
-				    struct return_instance___x *hijacked)
+static __noinline int send_fp_stack(const struct caller *caller, struct loop_state *loop,
+				    __u64 token, struct return_instance___x *hijacked)
 {
 	struct vs_addresses *record = bpf_ringbuf_reserve(&stack_records, sizeof(*record), 0);
 
@@ -323,15 +318,16 @@ static __noinline int send_fp_stack(const struct caller *caller, __u64 token,
 	record->head.result = own_exec_gen();
 	record->token = token;
 	record->hijacked_count = fill_hijacked(record->hijacked, hijacked);
-	walk_frame_pointers(caller, record);
+	walk_frame_pointers(caller, loop, record);
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
-static __always_inline int capture_fp_stack(const struct caller *caller, struct stack_ref *ref)
+static __always_inline int capture_fp_stack(const struct caller *caller,
+					    struct thread_state *thread, struct stack_ref *ref)
 {
 	struct return_instance___x *hijacked = first_hijacked(caller->sp);
-	__u64 token = walk_frame_pointers(caller, NULL);
+	__u64 token = walk_frame_pointers(caller, &thread->loop, NULL);
 
 	ref->stack = token;
 	/* The hash lacks the original addresses of hijacked returns: use a unique token. */
@@ -339,7 +335,7 @@ static __always_inline int capture_fp_stack(const struct caller *caller, struct 
 		ref->stack = token = mix(token, bpf_ktime_get_ns());
 	else if (was_sent(token, VS_ADDRESSES))
 		return 0;
-	if (send_fp_stack(caller, token, hijacked))
+	if (send_fp_stack(caller, &thread->loop, token, hijacked))
 		return 1;
 	if (!hijacked)
 		mark_sent(token, VS_ADDRESSES);
@@ -352,7 +348,7 @@ static __always_inline int capture_stack_copy(const struct caller *caller,
 	struct return_instance___x *hijacked = first_hijacked(caller->sp);
 
 	if (!hijacked) {
-		ref->stack = find_known_stack(caller);
+		ref->stack = find_known_stack(caller, &thread->loop);
 		if (ref->stack) {
 			ref->flags |= VS_STACK_KNOWN;
 			return 0;
@@ -378,7 +374,7 @@ __noinline int capture_stack(__u64 ip, __u64 sp, __u64 bp)
 	if (load_config.stacks == VS_STACKS_COPY && effective_stack_mode() == VS_STACKS_COPY)
 		lost = capture_stack_copy(&caller, thread, ref);
 	else
-		lost = capture_fp_stack(&caller, ref);
+		lost = capture_fp_stack(&caller, thread, ref);
 
 	if (lost) {
 		ref->stack = 0;

@@ -150,6 +150,18 @@ struct stack_ref {
 	__u32 flags; /* enum vs_call_flag */
 };
 
+/* Numbers that change in each round of bpf_loop(). Not on the stack: Linux 6.8 verifies the body
+ * again until no number on the stack has new bounds, which takes too long. */
+struct loop_state {
+	__u64 from, to; /* address range that the window holds */
+	__u64 end;	/* of the stack */
+	__u64 frame;	/* of Python */
+	__u64 hash;
+	__u32 count;
+	__u32 first; /* round at which the known stack was selected */
+	struct vs_known_stack_key key;
+};
+
 struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
 	__u32 inflight;
@@ -165,6 +177,7 @@ struct thread_state {
 	/* Buffer for frames and code objects of Python. Not on the stack: before Linux 6.13 a chain
 	 * of functions of a probe has 512 bytes of stack in total. */
 	__u64 words[VS_WORDS];
+	struct loop_state loop;
 	struct stack_ref ref;	     /* result of capture_stack() */
 	__u64 contexts[VS_CONTEXTS]; /* ring: level n is at n modulo the size */
 };

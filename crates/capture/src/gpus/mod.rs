@@ -5,7 +5,7 @@
 
 mod device_holders;
 mod nvidia_smi;
-#[cfg(not(target_feature = "crt-static"))]
+#[cfg(not(feature = "static-libc"))]
 mod nvml;
 mod visible_devices;
 
@@ -195,7 +195,7 @@ impl UsagePoller {
 }
 
 fn find_source() -> Option<(Box<dyn UsageSource>, Vec<GpuInfo>)> {
-    #[cfg(not(target_feature = "crt-static"))]
+    #[cfg(not(feature = "static-libc"))]
     if let Some(source) = nvml::Nvml::open()
         && let Ok(gpus) = source.gpus()
     {

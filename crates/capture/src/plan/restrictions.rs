@@ -217,7 +217,7 @@ fn lockdown_effect(mode: &str) -> Restriction {
             "lockdown",
             Effect::Refused,
             "mode `confidentiality` forbids BPF programs to read memory; boot without \
-             lockdown=confidentiality",
+             lockdown=confidentiality, or use `vramscope run`",
         ),
         _ => restriction("lockdown", Effect::None, format!("mode `{mode}` allows tracing")),
     }
@@ -352,7 +352,7 @@ mod tests {
                 SecurityFacts { lockdown: text("confidentiality"), ..none() },
                 "lockdown",
                 Effect::Refused,
-                "boot without",
+                "vramscope run",
             ),
             (
                 SecurityFacts { perf_event_paranoid: Some(3), ..none() },

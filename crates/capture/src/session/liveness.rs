@@ -1,6 +1,7 @@
 //! Start times of processes, from `/proc`: a pid with a start time identifies a process.
 
 use std::fs;
+use std::io::ErrorKind;
 
 use crate::error::Error;
 use engine::model::ids::Pid;
@@ -47,9 +48,31 @@ pub(crate) fn is_alive(pid: Pid, start: u64) -> bool {
     start_of(pid).is_some_and(|now| is_same_start(now, start))
 }
 
+/// Returns whether a process has lost its memory: it does not exist or is exiting. It loses its
+/// memory before it becomes a zombie.
+pub(crate) fn has_no_memory(pid: Pid) -> bool {
+    match fs::read(format!("/proc/{pid}/maps")) {
+        Ok(maps) => maps.is_empty(),
+        Err(error) => error.kind() != ErrorKind::PermissionDenied,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zombie_has_no_memory() {
+        assert!(!has_no_memory(Pid(std::process::id())));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid(child.id());
+        while start_of(pid).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(has_no_memory(pid));
+        child.wait().unwrap();
+        assert!(has_no_memory(pid));
+    }
 
     #[test]
     fn liveness_compares_pid_and_start_time() {

@@ -14,6 +14,7 @@ use super::python::{ProcessMemory, PythonCode, PythonUnsupported, find};
 use super::records::StackOrigin;
 use crate::decode::ExecGeneration;
 use crate::session::Table;
+use crate::session::liveness::has_no_memory;
 use crate::wire::{self, KnownStack, KnownStackKey, SentFramesKey, ToWire, WireSlot};
 
 /// Maximum number of known stacks of all processes; the BPF map has a few more.
@@ -123,8 +124,7 @@ impl ProcessStacks {
             }
             Err(reason) => {
                 // A process that has exited needs no report.
-                let exists = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
-                let is_reported = exists && reason != PythonUnsupported::NotReadyYet;
+                let is_reported = reason != PythonUnsupported::NotReadyYet && !has_no_memory(pid);
                 let text = is_reported.then(|| reason.to_string());
                 self.interpreter = Python::Unsupported(reason, Instant::now());
                 return text;
