@@ -1,14 +1,15 @@
 //! Allocations as Parquet.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use arrow_array::builder::{
-    Int64Builder, StringBuilder, TimestampNanosecondBuilder, UInt16Builder, UInt32Builder,
-    UInt64Builder,
+use arrow_array::RecordBatch;
+use arrow_array::builder::{ArrayBuilder, PrimitiveBuilder, StringBuilder, make_builder};
+use arrow_array::types::{
+    ArrowPrimitiveType, Int64Type, TimestampNanosecondType, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use super::{Day, FileFactory, TableWriter, day};
@@ -99,63 +100,42 @@ fn data_type(of: ColumnType) -> DataType {
 
 /// Buffered rows of a day.
 struct RowBuffer {
-    columns: Vec<ColumnBuffer>,
+    columns: Vec<Box<dyn ArrayBuilder>>,
     rows: usize,
     text: usize,
 }
 
-enum ColumnBuffer {
-    U16(UInt16Builder),
-    U32(UInt32Builder),
-    U64(UInt64Builder),
-    I64(Int64Builder),
-    Time(TimestampNanosecondBuilder),
-    Text(StringBuilder),
-}
-
 impl RowBuffer {
     fn new() -> Self {
-        let column = |of: ColumnType| match of {
-            ColumnType::U16 => ColumnBuffer::U16(UInt16Builder::new()),
-            ColumnType::U32 => ColumnBuffer::U32(UInt32Builder::new()),
-            ColumnType::U64 | ColumnType::Hex => ColumnBuffer::U64(UInt64Builder::new()),
-            ColumnType::I64 => ColumnBuffer::I64(Int64Builder::new()),
-            ColumnType::Time => {
-                ColumnBuffer::Time(TimestampNanosecondBuilder::new().with_timezone("UTC"))
-            }
-            ColumnType::Word | ColumnType::Text => ColumnBuffer::Text(StringBuilder::new()),
-        };
-        Self { columns: COLUMNS.iter().map(|(_, of, _)| column(*of)).collect(), rows: 0, text: 0 }
+        let columns = COLUMNS.iter().map(|(_, of, _)| make_builder(&data_type(*of), 0));
+        Self { columns: columns.collect(), rows: 0, text: 0 }
     }
 
     fn row(&mut self, cells: &[Cell<'_>]) {
         self.rows += 1;
-        for (column, cell) in self.columns.iter_mut().zip(cells) {
-            let number = match cell {
-                Cell::Number(number) => Some(*number),
-                _ => None,
+        for ((column, (_, of, _)), cell) in self.columns.iter_mut().zip(COLUMNS).zip(cells) {
+            let (number, signed, text) = match cell {
+                Cell::Number(number) => (Some(*number), None, None),
+                Cell::Signed(number) => (None, Some(*number), None),
+                Cell::Word(text) | Cell::Text(text) => (None, None, Some(*text)),
+                Cell::Null => (None, None, None),
             };
-            let signed = match cell {
-                Cell::Signed(number) => Some(*number),
-                _ => None,
-            };
-            match column {
-                ColumnBuffer::U16(cells) => {
-                    cells.append_option(number.and_then(|number| u16::try_from(number).ok()));
+            let column = column.as_any_mut();
+            match of {
+                ColumnType::U16 => {
+                    append::<UInt16Type>(column, number.and_then(|number| number.try_into().ok()));
                 }
-                ColumnBuffer::U32(cells) => {
-                    cells.append_option(number.and_then(|number| u32::try_from(number).ok()));
+                ColumnType::U32 => {
+                    append::<UInt32Type>(column, number.and_then(|number| number.try_into().ok()));
                 }
-                ColumnBuffer::U64(cells) => cells.append_option(number),
-                ColumnBuffer::I64(cells) => cells.append_option(signed),
-                ColumnBuffer::Time(cells) => cells.append_option(signed),
-                ColumnBuffer::Text(cells) => {
-                    let text = match cell {
-                        Cell::Word(text) | Cell::Text(text) => Some(*text),
-                        _ => None,
-                    };
+                ColumnType::U64 | ColumnType::Hex => append::<UInt64Type>(column, number),
+                ColumnType::I64 => append::<Int64Type>(column, signed),
+                ColumnType::Time => append::<TimestampNanosecondType>(column, signed),
+                ColumnType::Word | ColumnType::Text => {
                     self.text += text.map_or(0, str::len);
-                    cells.append_option(text);
+                    if let Some(cells) = column.downcast_mut::<StringBuilder>() {
+                        cells.append_option(text);
+                    }
                 }
             }
         }
@@ -163,16 +143,13 @@ impl RowBuffer {
 
     fn finish(&mut self, schema: SchemaRef) -> io::Result<RecordBatch> {
         (self.rows, self.text) = (0, 0);
-        let columns = self.columns.iter_mut().map(|column| -> ArrayRef {
-            match column {
-                ColumnBuffer::U16(cells) => Arc::new(cells.finish()),
-                ColumnBuffer::U32(cells) => Arc::new(cells.finish()),
-                ColumnBuffer::U64(cells) => Arc::new(cells.finish()),
-                ColumnBuffer::I64(cells) => Arc::new(cells.finish()),
-                ColumnBuffer::Time(cells) => Arc::new(cells.finish()),
-                ColumnBuffer::Text(cells) => Arc::new(cells.finish()),
-            }
-        });
+        let columns = self.columns.iter_mut().map(|column| column.finish());
         RecordBatch::try_new(schema, columns.collect()).map_err(io::Error::other)
+    }
+}
+
+fn append<T: ArrowPrimitiveType>(column: &mut dyn Any, value: Option<T::Native>) {
+    if let Some(cells) = column.downcast_mut::<PrimitiveBuilder<T>>() {
+        cells.append_option(value);
     }
 }
