@@ -166,8 +166,9 @@ fn assert_same_view(env: &TestEnv, file: &Path, traced: &Value, report: &Value) 
 
 /// Compares the leaks of an agent that reports this state, and its metrics.
 fn assert_agent_agrees(state: &Value, text: &str, report: &Value) {
-    let answer = response("200 OK", &state.to_string());
-    let (url, request) = serve_once(answer);
+    let mut state = state.clone();
+    state["api"] = "v1".into();
+    let (url, request) = serve_once(response("200 OK", &state.to_string()));
     let output = Command::new(VRAMSCOPE).args(["trace", "--agent", &url]).output().unwrap();
     assert!(request.join().unwrap().starts_with("GET /api/v1/snapshot "));
     let of_agent = String::from_utf8(output.stdout).unwrap();

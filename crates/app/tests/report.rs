@@ -177,18 +177,20 @@ fn number_of_processes_before_the_trace_is_the_same_everywhere() {
 
 #[test]
 fn errors_and_anomalies_name_the_program_and_the_gpu() {
-    let text = narrow(&["replay", "pytorch.arrows"]);
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for words in [
-        "oom.py (pid 8510) requested 200.00 GiB on gpu_0 at oom.py:4 request, which is more than \
-         the whole GPU (140.40 GiB)",
-        ": torch_graphs.py (pid 8562), torch_graphs.py:13 capture: single allocation",
+    let flat =
+        |arguments: &[&str]| narrow(arguments).split_whitespace().collect::<Vec<_>>().join(" ");
+    for (verb, words) in [
+        (
+            "report",
+            "oom.py (pid 8510) requested 200.00 GiB on gpu_0 at oom.py:4 request, which is more \
+             than the whole GPU (140.40 GiB)",
+        ),
+        ("replay", ": torch_graphs.py (pid 8562), torch_graphs.py:13 capture: single allocation"),
+        ("advise", "and leaks 68.32 GiB per hour (certain)"),
     ] {
-        assert!(flat.contains(words), "{words}: {text}");
+        let text = flat(&[verb, "pytorch.arrows"]);
+        assert!(text.contains(words), "{words}: {text}");
     }
-    let advice = narrow(&["advise", "pytorch.arrows"]);
-    let flat = advice.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("and leaks 68.32 GiB per hour (certain)"), "{advice}");
 }
 
 #[test]
