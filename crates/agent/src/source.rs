@@ -6,10 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use engine::model::event::Event;
-use engine::model::ids::FunctionId;
-use engine::model::trace_mode::StackMode;
-use engine::model::units::Timestamp;
+use engine::model::{Event, FunctionId, StackMode, Timestamp};
 use formats::export::GpuLabel;
 use formats::report::html::InitialView;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 pub(crate) use formats::parse_units::{size, time};
 
 /// Leaks that make a verb fail.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::Result;
 use engine::alert::{Alert, AlertEvaluator};
 use engine::metrics::MetricSet;
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use formats::WallClock;
 
 use super::{AgentState, Worker};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use engine::alert::Alert;
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use formats::WallClock;
 use formats::sanitize::sanitize;
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use engine::alert::Alert;
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{Nanos, Timestamp};
 
 use super::notification::NotificationState;
 

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::metrics::{Metric, MetricSet, Sample, SampleValue, catalog};
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use engine::snapshot::{ProcessView, SiteProcess, SiteView};
 use engine::view::{Leak, ProcessRow, View};
 use formats::report::live::json::{ProcessJson, ReportJson, SiteJson};

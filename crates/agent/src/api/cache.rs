@@ -95,7 +95,7 @@ impl ResponseCache {
 #[cfg(test)]
 mod tests {
     use engine::metrics::MetricSet;
-    use engine::model::ids::Pid;
+    use engine::model::Pid;
     use engine::snapshot::Snapshot;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use engine::model::ids::Pid;
+use engine::model::Pid;
 
 use super::response::ApiError;
 

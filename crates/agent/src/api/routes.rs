@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get};
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use formats::export::{openmetrics, profile};
 use formats::report::explain::ExplainReport;
 use formats::report::view::page::{SITE_COLUMNS, SiteDetails};

@@ -16,16 +16,11 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, Response, header};
 use engine::metrics::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
-use engine::model::activity::{LaunchTarget, NameSource};
-use engine::model::container::{Container, ContainerRuntime, Pod};
-use engine::model::device_holder::DeviceHolder;
-use engine::model::ids::{
-    AllocationKey, DeviceId, GpuId, GraphExecId, Pid, ProcessKey, SiteId, Tid,
+use engine::model::{
+    AllocationKey, Bytes, CallStack, Container, ContainerRuntime, DeviceHolder, DeviceId, Frame,
+    GpuId, GraphExecId, LaunchTarget, MemoryKind, NameSource, Nanos, Pid, Pod, ProcessIdentity,
+    ProcessKey, SiteId, SiteName, Tid, Timestamp, site_name,
 };
-use engine::model::memory_kind::MemoryKind;
-use engine::model::program::ProcessIdentity;
-use engine::model::stack::{CallStack, Frame, SiteName, site_name};
-use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     ActivityView, AllocationView, ApiMisuse, FrameworkOom, KernelView, KindView, LibraryView,
     NotFreed, NotFreedSite, OutOfMemory, OverheadView, ProcessView, ReceivedCalls, SiteHistory,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::model::trace_mode::{StackMode, TensorMode};
+use engine::model::{StackMode, TensorMode};
 
 use super::section::section;
 use super::{ByteSize, Choice};

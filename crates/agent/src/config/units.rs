@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-use engine::model::units::{Bytes, Nanos};
+use engine::model::{Bytes, Nanos};
 use formats::parse_units;
 use serde::{Deserialize, Deserializer, de};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use engine::model::units::{Bytes, Timestamp};
+use engine::model::{Bytes, Timestamp};
 use formats::export::parquet::{LiveTable, PartFile, TableSample, day_of, host_dir, part_path};
 use formats::report::incident::IncidentRow;
 

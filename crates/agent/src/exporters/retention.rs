@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use crate::files::durable_file::abandoned;
 

@@ -77,7 +77,7 @@ impl Ticker {
 #[cfg(test)]
 pub(super) mod tests {
     use engine::metrics::MetricSet;
-    use engine::model::units::Timestamp;
+    use engine::model::Timestamp;
     use engine::snapshot::Snapshot;
     use formats::WallClock;
     use formats::export::ReportContext;

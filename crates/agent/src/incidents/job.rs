@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::model::event::{FailedCall, SiteFrames};
-use engine::model::holder::Holder;
-use engine::model::ids::{DeviceId, GpuId};
-use engine::model::stack::{CallStack, SiteName};
-use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::model::{
+    Bytes, CallStack, DeviceId, FailedCall, GpuId, Holder, Nanos, SiteFrames, SiteName, Timestamp,
+};
 use formats::report::incident::{Requester, Trigger};
 
 use super::collect::event_ring::EventWindow;

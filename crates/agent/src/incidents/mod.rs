@@ -15,8 +15,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use engine::model::ids::{Pid, ProcessKey};
-use engine::model::units::Nanos;
+use engine::model::{Nanos, Pid, ProcessKey};
 use formats::report::advice::{AdviceReport, AdviceRequest, advice_report};
 use formats::report::incident::IncidentRow;
 use serde::Serialize;

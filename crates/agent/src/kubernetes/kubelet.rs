@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, anyhow};
-use engine::model::container::Pod;
+use engine::model::Pod;
 use serde::Deserialize;
 
 use crate::delivery::http_client::HttpClient;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use engine::model::container::{Container, Pod};
+use engine::model::{Container, Pod};
 use engine::snapshot::Snapshot;
 
 use super::{AgentState, Worker};

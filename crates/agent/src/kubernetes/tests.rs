@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use engine::ledger::Ledger;
-use engine::model::container::ContainerRuntime;
-use engine::model::event::{Event, EventKind, ProcessInfo};
-use engine::model::ids::{Pid, Tid};
-use engine::model::units::Timestamp;
+use engine::model::{ContainerRuntime, Event, EventKind, Pid, ProcessInfo, Tid, Timestamp};
 use engine::snapshot::SnapshotOptions;
 
 use super::*;

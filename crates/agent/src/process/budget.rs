@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use crate::api::CpuShare;
 use crate::process::self_usage::SelfUsage;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 /// Usage at one time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Inputs of the metrics collector other than the snapshot.
 
 use engine::metrics::{AgentStats, GpuInfo};
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use formats::export::ReportContext;
 
 use crate::AgentState;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use engine::analysis::usage::MIN_POINTS;
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use formats::export::profile::{ProfileUnit, ProfileValue};
 
 use super::choice::{Choice, choice};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 
 use super::shared::FormatOptions;
 use super::trace::TargetArgs;

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::model::trace_mode::StackMode;
-use engine::model::units::Bytes;
+use engine::model::{Bytes, StackMode};
 
 use super::choice::choice;
 use super::shared::{STACK_MODES, TorchArgs};

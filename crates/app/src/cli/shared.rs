@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use engine::model::trace_mode::{StackMode, TensorMode};
+use engine::model::{StackMode, TensorMode};
 use formats::report::live::text::TextStyle;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use engine::snapshot::SortOrder;
 
 use super::choice::{Choice, choice};

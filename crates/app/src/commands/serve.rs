@@ -10,8 +10,7 @@ use agent::config::{ByteSize, Choice, Config};
 use agent::{Message, Program, Source, capabilities};
 use anyhow::{Result, bail};
 use capture::session::{ActivityOptions, Notice, SessionOptions, Target};
-use engine::model::trace_mode::StackMode;
-use engine::model::units::Timestamp;
+use engine::model::{StackMode, Timestamp};
 use formats::export::GpuLabel;
 use formats::report::html::InitialView;
 

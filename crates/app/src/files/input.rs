@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use engine::model::change::AllocationChange;
-use engine::model::ids::{DeviceId, GpuId, Pid};
+use engine::model::{AllocationChange, DeviceId, GpuId, Pid};
 use formats::import::collecting_sink::{ChangeFilter, CollectingSink, FileInfo};
 use formats::import::{self, ImportSummary, SourceFormat};
 use formats::report::analysis::AnalyzedFile;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use engine::analysis::MemoryScope;
 use engine::ledger::FileLedger;
-use engine::model::change::AllocationChange;
+use engine::model::AllocationChange;
 use engine::snapshot::{NotFreed, Snapshot};
 use engine::view::{GpuFacts, View};
 use formats::import::collecting_sink::FileInfo;

@@ -12,7 +12,7 @@ use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::{UsageAnalysis, UsageReport};
 use engine::analysis::{Amount, MemoryScope};
 use engine::ledger::FileLedger;
-use engine::model::ids::SiteId;
+use engine::model::SiteId;
 use formats::report::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
 use formats::report::html;
 use formats::report::html::{HtmlReport, InitialView};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use engine::analysis::usage::UsageReport;
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use formats::import::{check_file, nvidia_smi};
 use formats::report::analysis::OverlaySeries;
 use formats::sanitize::sanitize;

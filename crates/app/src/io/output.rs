@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use formats::report::live::text::TextStyle;
 use formats::sanitize::error_chain;
 use formats::{WallClock, sanitize};

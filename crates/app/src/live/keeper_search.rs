@@ -6,8 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use engine::ledger::Ledger;
-use engine::model::ids::Pid;
-use engine::model::stack::SiteName;
+use engine::model::{Pid, SiteName};
 use engine::verdict::SiteVerdict;
 
 use crate::io::output;

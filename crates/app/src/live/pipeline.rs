@@ -16,8 +16,7 @@ use capture::gpus::GpuInfo;
 use capture::in_process::{CollectorDir, Waker};
 use capture::plan::AttachPlan;
 use capture::session::{Notice, RecordMark, Session, SessionOptions, StackMode};
-use engine::model::event::Event;
-use engine::model::units::Timestamp;
+use engine::model::{Event, Timestamp};
 use formats::export::CaptureSource;
 
 use crate::io::output;

@@ -1,6 +1,6 @@
 //! Selection of processes by pid, GPU, user and program.
 
-use engine::model::ids::{GpuId, Pid};
+use engine::model::{GpuId, Pid};
 use engine::snapshot::{ProcessView, Snapshot};
 
 /// Processes to report; all if empty.
@@ -62,10 +62,7 @@ impl ProcessFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::model::ids::{ProcessKey, Tid};
-    use engine::model::program::ProcessIdentity;
-    use engine::model::stack::{CallStack, SiteName};
-    use engine::model::units::Timestamp;
+    use engine::model::{CallStack, ProcessIdentity, ProcessKey, SiteName, Tid, Timestamp};
     use engine::snapshot::OutOfMemory;
 
     fn process(pid: u32, user: Option<&str>, program: &str) -> ProcessView {

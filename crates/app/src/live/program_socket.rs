@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use capture::in_process::{SOCKET_FILE, collector_dirs};
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use formats::sanitize::sanitize;
 use serde_json::{Value, json};
 

@@ -4,8 +4,7 @@ use std::io;
 
 use anyhow::{Result, bail};
 use capture::hooks::function_name;
-use engine::model::event::Event;
-use engine::model::units::{Bytes, Timestamp};
+use engine::model::{Bytes, Event, Timestamp};
 use formats::export::{CaptureSource, ReportContext};
 use formats::recording::{RecordingHeader, RecordingWriter};
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use engine::ledger::Ledger;
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use engine::snapshot::{EndedHistory, Snapshot, SnapshotOptions};
 use formats::export::{CaptureSource, ReportContext};
 use formats::report::explain::{self, ExplainHistory};

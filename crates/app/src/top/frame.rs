@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use engine::model::ids::{Pid, ProcessKey};
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{Nanos, Pid, ProcessKey, Timestamp};
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::view::{UsageHistory, View};
 use formats::export::ReportContext;

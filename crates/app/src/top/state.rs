@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::model::ids::ProcessKey;
-use engine::model::stack::SiteName;
+use engine::model::{ProcessKey, SiteName};
 use engine::view::{GroupBy, ProcessOrder};
 use formats::report::tables::processes::ProcessColumn;
 

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use engine::model::ids::{Pid, ProcessKey};
-use engine::model::program::ProcessIdentity;
+use engine::model::{Pid, ProcessIdentity, ProcessKey};
 use engine::snapshot::{ProcessView, Snapshot};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

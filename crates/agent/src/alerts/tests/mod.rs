@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use engine::alert::{Alert, AlertEvaluator, Transition};
 use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalog};
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{Nanos, Timestamp};
 use formats::WallClock;
 
 use super::AlertWorker;

@@ -1,5 +1,5 @@
 use engine::alert::Alert;
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{Nanos, Timestamp};
 
 use super::super::throttle::{DueNotification, NotificationThrottle, RateLimit};
 use super::{alerts, at};

@@ -8,9 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use engine::model::ids::ProcessKey;
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::SiteName;
+use engine::model::{MemoryKind, ProcessKey, SiteName};
 use engine::snapshot::{ProcessView, SiteView, Snapshot};
 use engine::view::{GpuRow, View};
 use formats::report::view::page;
@@ -296,8 +294,7 @@ fn name(grouping: Grouping, index: usize, view: &View<'_>, snapshot: &Snapshot) 
 
 #[cfg(test)]
 mod tests {
-    use engine::model::ids::Pid;
-    use engine::model::units::{Bytes, Timestamp};
+    use engine::model::{Bytes, Pid, Timestamp};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use engine::view::View;
 use formats::report::view::page::{
     GpuItem, Keyed, LEAK_COLUMNS, LeakItem, ProcessItem, Summary, process_columns,

@@ -1,8 +1,8 @@
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, Response, header};
 use engine::metrics::MetricSet;
-use engine::model::ids::{Pid, ProcessKey};
 use engine::model::units::{Bytes as Size, Timestamp};
+use engine::model::{Pid, ProcessKey};
 use engine::snapshot::{ProcessView, Snapshot};
 use futures_util::StreamExt;
 use tower::ServiceExt;

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::metrics::{MetricFamily, MetricSet, Sample, SampleValue, catalog};
-use engine::model::container::Container;
-use engine::model::units::Timestamp;
+use engine::model::{Container, Timestamp};
 use engine::snapshot::Snapshot;
 use formats::WallClock;
 use formats::export::ReportContext;

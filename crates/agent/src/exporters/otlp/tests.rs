@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use engine::ledger::Ledger;
 use engine::metrics::{MetricFamily, MetricSet, Sample, SampleValue, catalog};
-use engine::model::container::{Container, ContainerRuntime, Pod};
-use engine::model::event::{Event, EventKind, ProcessInfo};
-use engine::model::ids::{GpuId, Pid, Tid};
-use engine::model::units::Timestamp;
+use engine::model::{
+    Container, ContainerRuntime, Event, EventKind, GpuId, Pid, Pod, ProcessInfo, Tid, Timestamp,
+};
 use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::WallClock;
 use formats::export::{GpuLabel, ReportContext};

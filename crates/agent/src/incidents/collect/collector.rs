@@ -11,16 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use engine::ledger::Ledger;
-use engine::model::cuda_object::ObjectCall;
-use engine::model::event::{
-    Event, EventKind, FailedCall, MemoryLocation, OUT_OF_MEMORY, SiteFrames, VmmCall,
+use engine::model::{
+    Bytes, DeviceFilter, DeviceId, Event, EventKind, FailedCall, FunctionId, GpuId, Holder,
+    MemoryKind, MemoryLocation, OUT_OF_MEMORY, ObjectCall, Pid, SiteFrames, SiteId, SiteName,
+    TensorEvent, TensorOp, Timestamp, VmmCall,
 };
-use engine::model::holder::{DeviceFilter, Holder};
-use engine::model::ids::{DeviceId, FunctionId, GpuId, Pid, SiteId};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::stack::SiteName;
-use engine::model::tensor::{TensorEvent, TensorOp};
-use engine::model::units::{Bytes, Timestamp};
 use formats::report::incident::{Requester, Trigger};
 use formats::sanitize::sanitize;
 

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::model::event::{Event, EventKind};
+use engine::model::{Event, EventKind};
 
 use super::prior_state::PriorState;
 
@@ -134,8 +134,10 @@ fn extra(kind: &EventKind) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use engine::model::event::{ContextCall, Free, FreeFunction, ProcessInfo};
-    use engine::model::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid};
+    use engine::model::{
+        AllocationKey, ContextCall, ContextId, DeviceId, Free, FreeFunction, GpuId, Pid,
+        ProcessInfo,
+    };
 
     use super::super::test_events::{allocate, event};
     use super::*;

@@ -3,8 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use engine::model::ids::{GpuId, ProcessKey};
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{GpuId, Nanos, ProcessKey, Timestamp};
 use engine::snapshot::{ProcessView, Snapshot};
 use formats::report::incident::HolderGrowth;
 
@@ -143,9 +142,9 @@ fn held(process: &ProcessView) -> Vec<(Option<GpuId>, u64)> {
 #[cfg(test)]
 mod tests {
     use engine::ledger::Ledger;
-    use engine::model::event::{Allocate, Event, EventKind, ProcessInfo};
-    use engine::model::ids::{AllocationKey, DeviceId, Pid, Tid};
-    use engine::model::memory_kind::MemoryKind;
+    use engine::model::{
+        Allocate, AllocationKey, DeviceId, Event, EventKind, MemoryKind, Pid, ProcessInfo, Tid,
+    };
     use engine::snapshot::SnapshotOptions;
 
     use super::*;

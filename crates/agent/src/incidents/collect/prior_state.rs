@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use engine::model::event::{ContextCall, Event, EventKind, PoolCall, ProcessInfo};
-use engine::model::ids::{ContextId, DeviceId, GpuId, Pid, PoolId, Tid};
-use engine::model::program::ProcessIdentity;
-use engine::model::tensor::TensorTracking;
-use engine::model::units::Timestamp;
+use engine::model::{
+    ContextCall, ContextId, DeviceId, Event, EventKind, GpuId, Pid, PoolCall, PoolId,
+    ProcessIdentity, ProcessInfo, TensorTracking, Tid, Timestamp,
+};
 
 /// Maximum number of processes; of others only the recent events are known.
 const MAX_PROCESSES: usize = 4096;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use engine::model::ids::ProcessKey;
+use engine::model::ProcessKey;
 
 /// Maximum number of processes whose last incident is remembered.
 const MAX_PROCESSES: usize = 4096;
@@ -51,7 +51,7 @@ impl IncidentRateLimiter {
 
 #[cfg(test)]
 mod tests {
-    use engine::model::ids::Pid;
+    use engine::model::Pid;
 
     use super::*;
 

@@ -1,9 +1,8 @@
 //! Synthetic events for tests.
 
-use engine::model::event::{Allocate, Event, EventKind};
-use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use engine::model::memory_kind::MemoryKind;
-use engine::model::units::Timestamp;
+use engine::model::{
+    Allocate, AllocationKey, DeviceId, Event, EventKind, MemoryKind, Pid, SiteId, Tid, Timestamp,
+};
 
 pub(in crate::incidents) fn event(at: u64, kind: EventKind) -> Event {
     Event { pid: Pid(7), tid: Tid(7), entry_time: Timestamp(at), time: Timestamp(at), kind }

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use engine::model::ids::{GpuId, ProcessKey};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, GpuId, ProcessKey};
 use engine::snapshot::Snapshot;
 use formats::export::ReportContext;
 use formats::report::incident::Requester;
@@ -96,7 +95,7 @@ impl ThresholdMonitor {
 
 #[cfg(test)]
 mod tests {
-    use engine::model::units::Timestamp;
+    use engine::model::Timestamp;
     use engine::snapshot::GpuView;
     use formats::WallClock;
     use formats::export::GpuLabel;

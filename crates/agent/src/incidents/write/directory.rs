@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use engine::oom::OomCause;
 use formats::report::incident;
 use formats::report::incident::{IncidentJson, IncidentRow, Trigger};

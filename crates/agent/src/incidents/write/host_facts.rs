@@ -3,8 +3,7 @@
 
 use std::fs;
 
-use engine::model::ids::Pid;
-use engine::model::units::Bytes;
+use engine::model::{Bytes, Pid};
 use engine::oom::{GpuSharingHint, HostMemory};
 
 /// Maximum bytes read of a process's mappings.

@@ -4,9 +4,7 @@
 use std::fs::File;
 use std::io;
 
-use engine::model::event::{Event, EventKind};
-use engine::model::ids::{Pid, Tid};
-use engine::model::units::Timestamp;
+use engine::model::{Event, EventKind, Pid, Tid, Timestamp};
 use formats::export::ReportContext;
 use formats::recording::{RecordingHeader, RecordingWriter};
 
@@ -62,9 +60,9 @@ mod tests {
 
     use engine::ledger::Ledger;
     use engine::metrics::MetricSet;
-    use engine::model::event::{Free, FreeFunction, ProcessInfo, SiteFrames};
-    use engine::model::ids::{AllocationKey, GpuId, SiteId};
-    use engine::model::stack::Frame;
+    use engine::model::{
+        AllocationKey, Frame, Free, FreeFunction, GpuId, ProcessInfo, SiteFrames, SiteId,
+    };
     use engine::snapshot::{Snapshot, SnapshotOptions};
     use formats::WallClock;
     use formats::recording::{FunctionTable, RecordingReader, RecordingRow};

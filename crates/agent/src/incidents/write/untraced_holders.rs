@@ -2,9 +2,7 @@
 
 use std::cmp::Reverse;
 
-use engine::model::holder::Holder;
-use engine::model::ids::{DeviceId, GpuId, Pid};
-use engine::model::units::Bytes;
+use engine::model::{Bytes, DeviceId, GpuId, Holder, Pid};
 use engine::snapshot::{DeviceView, ProcessView, Snapshot};
 
 /// Adds holders that only the driver reports, and sorts all by traced and untracked memory. A
@@ -53,11 +51,10 @@ pub(in crate::incidents) fn add_untraced(
 #[cfg(test)]
 mod tests {
     use engine::ledger::Ledger;
-    use engine::model::event::{Allocate, Event, EventKind, ProcessInfo};
-    use engine::model::holder::DeviceFilter;
-    use engine::model::ids::{AllocationKey, Tid};
-    use engine::model::memory_kind::MemoryKind;
-    use engine::model::units::Timestamp;
+    use engine::model::{
+        Allocate, AllocationKey, DeviceFilter, Event, EventKind, MemoryKind, ProcessInfo, Tid,
+        Timestamp,
+    };
     use engine::snapshot::SnapshotOptions;
 
     use super::*;

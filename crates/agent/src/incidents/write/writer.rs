@@ -7,9 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::model::event::FailedCall;
-use engine::model::ids::{FunctionId, Pid};
-use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::model::{Bytes, FailedCall, FunctionId, Nanos, Pid, Timestamp};
 use engine::oom;
 use engine::oom::{GpuSharingHint, HostMemory, OomContext, RequestedResource, diagnose};
 use formats::export::ReportContext;

@@ -5,7 +5,7 @@ mod from_live;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
 use formats::export::ReportContext;
 use formats::import::{self, SourceFormat};

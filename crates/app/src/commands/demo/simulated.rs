@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capture::session::{SessionOptions, Target};
-use engine::model::ids::Pid;
-use engine::model::trace_mode::StackMode;
+use engine::model::{Pid, StackMode};
 
 use crate::io::output;
 use crate::io::output_file::shown;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use engine::model::units::Timestamp;
+use engine::model::Timestamp;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use formats::WallClock;

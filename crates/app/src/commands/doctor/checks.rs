@@ -10,7 +10,7 @@ use capture::plan::host_info::HostInfo;
 use capture::plan::restrictions::restrictions;
 use capture::plan::{self, AttachMode, AttachPlan};
 use capture::session::probe_host;
-use engine::model::device_holder::DeviceHolder;
+use engine::model::DeviceHolder;
 use formats::report::advice::device_holder_sentence;
 use formats::sanitize::sanitize;
 use serde::Serialize;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use engine::analysis::diff::{Diff, DiffInput};
 use engine::analysis::groups::GroupTable;
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use formats::report::analysis;
 use formats::report::analysis::DiffView;
 

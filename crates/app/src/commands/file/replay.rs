@@ -6,8 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use engine::ledger::Ledger;
-use engine::model::ids::FunctionId;
-use engine::model::units::Timestamp;
+use engine::model::{FunctionId, Timestamp};
 use engine::snapshot::{EndedHistory, SnapshotOptions};
 use formats::WallClock;
 use formats::export::{CaptureSource, GpuLabel, ReportContext};

@@ -1,7 +1,7 @@
 //! `vramscope reclaim`: makes a program free GPU memory through its registered functions.
 
 use anyhow::Result;
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use formats::report::view::compact_size;
 use formats::sanitize::sanitize;
 use serde_json::json;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use formats::report::view::compact_size;
 use formats::sanitize::sanitize;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! `vramscope kernels`: launches by kernel, copies by direction, failed calls.
 
 use anyhow::Result;
-use engine::model::trace_mode::StackMode;
+use engine::model::StackMode;
 use engine::snapshot::SnapshotOptions;
 
 use super::{TraceOptions, activity_options, run_trace};

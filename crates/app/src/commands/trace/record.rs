@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::model::trace_mode::StackMode;
-use engine::model::units::Timestamp;
+use engine::model::{StackMode, Timestamp};
 use formats::WallClock;
 
 use super::{TraceOptions, activity_if_enabled, run_trace, tensors};

@@ -2,8 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use engine::model::ids::ProcessKey;
-use engine::model::stack::SiteName;
+use engine::model::{ProcessKey, SiteName};
 use formats::report::tables::ColumnSpec;
 
 use crate::top::theme::Tone;

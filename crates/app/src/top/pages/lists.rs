@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use engine::model::ids::ProcessKey;
-use engine::model::stack::SiteName;
+use engine::model::{ProcessKey, SiteName};
 use engine::snapshot::{ProcessView, SiteView};
 use engine::verdict::{SiteVerdict, Verdict};
 use engine::view::{Leak, ProcessState};

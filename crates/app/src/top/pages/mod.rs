@@ -5,8 +5,7 @@ pub(crate) mod lists;
 pub(crate) mod rows;
 pub(crate) mod source_lines;
 
-use engine::model::ids::ProcessKey;
-use engine::model::stack::{CallStack, SiteName};
+use engine::model::{CallStack, ProcessKey, SiteName};
 use engine::snapshot::SiteView;
 use engine::verdict::Verdict;
 use engine::view::View;

@@ -1,6 +1,6 @@
 //! The processes that are listed: filtered, sorted and grouped.
 
-use engine::model::units::Bytes;
+use engine::model::Bytes;
 use engine::view::{GroupBy, GroupTotals, ProcessOrder, ProcessRow, View, group_label, tree};
 use formats::report::tables::processes::{self, ProcessCells};
 

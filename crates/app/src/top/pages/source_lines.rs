@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use formats::sanitize::sanitize;
 
 use crate::io::output_file::NON_BLOCKING;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use engine::model::ids::Pid;
+use engine::model::Pid;
 use engine::snapshot::{ListScope, SnapshotOptions};
 
 use super::frame::TopFrame;

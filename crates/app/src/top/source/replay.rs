@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use engine::model::units::{Nanos, Timestamp};
+use engine::model::{Nanos, Timestamp};
 use formats::WallClock;
 use formats::import::SourceFormat;
 use formats::recording::{RecordingReader, RecordingRow};

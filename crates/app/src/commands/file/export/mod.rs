@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use engine::model::change::AllocationChange;
+use engine::model::AllocationChange;
 use formats::export::allocations::{AllocationWriter, CsvEncoder, JsonEncoder};
 use formats::export::format_writer::FormatWriter;
 use formats::export::nsys_tsv::NsysTables;
