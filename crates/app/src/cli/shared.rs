@@ -13,8 +13,7 @@ use serde::Serialize;
 use super::choice::{Choice, choice};
 use crate::Outcome;
 use crate::io::output::{self, ResultOutput};
-use crate::parse_units;
-use crate::parse_units::LeakThreshold;
+use crate::parse_units::{self, LeakThreshold};
 
 /// Default exit code of a failed check: commands rarely use it, and it is not an error of vramscope.
 const CHECK_FAILED: u8 = 3;

@@ -15,8 +15,7 @@ use formats::export::GpuLabel;
 use formats::report::html::InitialView;
 
 use crate::files::input::Selection;
-use crate::files::plot_data;
-use crate::files::plot_data::PlotRequest;
+use crate::files::plot_data::{self, PlotRequest};
 use crate::io::output;
 use crate::live::notice::log_notice;
 use crate::live::pipeline::{LiveTrace, PipelineMessage};

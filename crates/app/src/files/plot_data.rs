@@ -14,8 +14,7 @@ use engine::analysis::{Amount, MemoryScope};
 use engine::ledger::FileLedger;
 use engine::model::SiteId;
 use formats::report::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
-use formats::report::html;
-use formats::report::html::{HtmlReport, InitialView};
+use formats::report::html::{self, HtmlReport, InitialView};
 
 use super::input::{self, InputFile, Selection};
 use super::smi_overlay;

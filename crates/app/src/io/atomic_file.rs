@@ -13,8 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::NamedTempFile;
 
 use crate::io::output::named;
-use crate::io::output_file;
-use crate::io::output_file::Planned;
+use crate::io::output_file::{self, Planned};
 
 /// A file that is being written.
 #[derive(Debug)]

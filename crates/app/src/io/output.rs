@@ -14,8 +14,7 @@ use formats::sanitize::error_chain;
 use formats::{WallClock, sanitize};
 
 use crate::io::atomic_file::AtomicFile;
-use crate::io::output_file;
-use crate::io::output_file::{OutFile, Planned};
+use crate::io::output_file::{self, OutFile, Planned};
 use crate::io::terminal::Guard;
 
 /// Name of standard output in messages.

@@ -20,8 +20,7 @@ use engine::model::{Event, Timestamp};
 use formats::export::CaptureSource;
 
 use crate::io::output;
-use crate::live::requests;
-use crate::live::requests::Request;
+use crate::live::requests::{self, Request};
 use crate::threads::Worker;
 
 /// Maximum time between two reads, for what does not wake the capture thread: counters of launches

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use engine::model::Bytes;
 use engine::oom::OomCause;
-use formats::report::incident;
-use formats::report::incident::{IncidentJson, IncidentRow, Trigger};
+use formats::report::incident::{self, IncidentJson, IncidentRow, Trigger};
 
 use super::super::IncidentView;
 use crate::files::durable_file::DurableFile;

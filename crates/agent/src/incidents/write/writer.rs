@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use engine::model::{Bytes, FailedCall, FunctionId, Nanos, Pid, Timestamp};
-use engine::oom;
-use engine::oom::{GpuSharingHint, HostMemory, OomContext, RequestedResource, diagnose};
+use engine::oom::{self, GpuSharingHint, HostMemory, OomContext, RequestedResource, diagnose};
 use formats::export::ReportContext;
 use formats::report::advice::{AdviceRequest, GpuAdvice, gpu_advice};
 use formats::report::html::InitialView;
-use formats::report::incident;
 use formats::report::incident::{
-    FailedRequest, HolderGrowth, INCIDENT_FILE, IncidentJson, IncidentReport, RECORDING_FILE,
+    self, FailedRequest, HolderGrowth, INCIDENT_FILE, IncidentJson, IncidentReport, RECORDING_FILE,
     SNAPSHOT_FILE, SUMMARY_FILE, Trigger,
 };
 use formats::report::live::json;

@@ -9,10 +9,8 @@ use engine::model::Pid;
 use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
 use formats::export::ReportContext;
 use formats::import::{self, SourceFormat};
-use formats::report::advice;
-use formats::report::advice::{AdviceReport, AdviceRequest};
-use formats::report::incident;
-use formats::report::incident::INCIDENT_FILE;
+use formats::report::advice::{self, AdviceReport, AdviceRequest};
+use formats::report::incident::{self, INCIDENT_FILE};
 use formats::sanitize::sanitize;
 
 use super::agent_query;

@@ -6,12 +6,10 @@ use anyhow::Result;
 use engine::analysis::diff::{Diff, DiffInput};
 use engine::analysis::groups::GroupTable;
 use engine::model::Bytes;
-use formats::report::analysis;
-use formats::report::analysis::DiffView;
+use formats::report::analysis::{self, DiffView};
 
 use crate::cli::DiffFormat;
-use crate::files::input;
-use crate::files::input::{InputFile, Selection};
+use crate::files::input::{self, InputFile, Selection};
 use crate::io::output;
 use crate::{Outcome, cli};
 

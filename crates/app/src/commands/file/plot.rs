@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use formats::report::chart;
-use formats::report::chart::{Chart, Panel};
+use formats::report::chart::{self, Chart, Panel};
 use formats::report::html::InitialView;
 use formats::sanitize::sanitize;
 
@@ -12,8 +11,7 @@ use super::report;
 use crate::Outcome;
 use crate::cli::PlotArgs;
 use crate::files::input;
-use crate::files::plot_data;
-use crate::files::plot_data::PlotRequest;
+use crate::files::plot_data::{self, PlotRequest};
 use crate::io::output;
 use crate::io::output_file::shown;
 

@@ -21,8 +21,7 @@ use formats::import::collecting_sink::FileInfo;
 
 use crate::Outcome;
 use crate::cli::{ExportArgs, ExportFormat};
-use crate::files::input;
-use crate::files::input::InputFile;
+use crate::files::input::{self, InputFile};
 use crate::io::atomic_file::AtomicFile;
 use crate::io::output::ResultOutput;
 use crate::io::{output, output_file};
