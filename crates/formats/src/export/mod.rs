@@ -1,6 +1,7 @@
 //! Reports and other output formats. All formatting for users is done here.
 
 /// Declares messages of protobuf: the number and type of each field.
+#[macro_export]
 macro_rules! messages {
     ($($(#[$meta:meta])* $name:ident {
         $($field:ident($tag:tt, $($kind:ident),+): $type:ty,)*

@@ -1,44 +1,62 @@
 //! Messages of OTLP metrics, by field numbers: only those that are sent, and the response.
 
-/// The export request.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Request {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) resource_metrics: Vec<ResourceMetrics>,
-}
+formats::messages! {
+    /// The export request.
+    Request {
+        resource_metrics("1", message, repeated): Vec<ResourceMetrics>,
+    }
 
-/// Metrics of one resource.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ResourceMetrics {
-    #[prost(message, optional, tag = "1")]
-    pub(super) resource: Option<Resource>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) scope_metrics: Vec<ScopeMetrics>,
-}
+    /// Metrics of one resource.
+    ResourceMetrics {
+        resource("1", message, optional): Option<Resource>,
+        scope_metrics("2", message, repeated): Vec<ScopeMetrics>,
+    }
 
-/// The resource that is described: attributes of the agent.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Resource {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) attributes: Vec<KeyValue>,
-}
+    /// The resource that is described: attributes of the agent.
+    Resource {
+        attributes("1", message, repeated): Vec<KeyValue>,
+    }
 
-/// Metrics of one instrumentation scope.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ScopeMetrics {
-    #[prost(message, optional, tag = "1")]
-    pub(super) scope: Option<Scope>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) metrics: Vec<Metric>,
-}
+    /// Metrics of one instrumentation scope.
+    ScopeMetrics {
+        scope("1", message, optional): Option<Scope>,
+        metrics("2", message, repeated): Vec<Metric>,
+    }
 
-/// An instrumentation scope.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Scope {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-    #[prost(string, tag = "2")]
-    pub(super) version: String,
+    /// An instrumentation scope.
+    Scope {
+        name("1", string): String,
+        version("2", string): String,
+    }
+
+    /// Gauge values.
+    Gauge {
+        data_points("1", message, repeated): Vec<Point>,
+    }
+
+    /// Values that can be summed.
+    Sum {
+        data_points("1", message, repeated): Vec<Point>,
+        aggregation_temporality("2", int32): i32,
+        is_monotonic("3", bool): bool,
+    }
+
+    /// An attribute.
+    KeyValue {
+        key("1", string): String,
+        value("2", message, optional): Option<AnyValue>,
+    }
+
+    /// The response.
+    Response {
+        partial_success("1", message, optional): Option<PartialSuccess>,
+    }
+
+    /// Data points that were rejected.
+    PartialSuccess {
+        rejected_data_points("1", int64): i64,
+        error_message("2", string): String,
+    }
 }
 
 /// A metric.
@@ -61,24 +79,6 @@ pub(super) enum Data {
     Gauge(Gauge),
     #[prost(message, tag = "7")]
     Sum(Sum),
-}
-
-/// Gauge values.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Gauge {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) data_points: Vec<Point>,
-}
-
-/// Values that can be summed.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Sum {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) data_points: Vec<Point>,
-    #[prost(int32, tag = "2")]
-    pub(super) aggregation_temporality: i32,
-    #[prost(bool, tag = "3")]
-    pub(super) is_monotonic: bool,
 }
 
 /// Sums count from their start, not from the previous export.
@@ -106,15 +106,6 @@ pub(super) enum Number {
     Int(i64),
 }
 
-/// An attribute.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct KeyValue {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(message, optional, tag = "2")]
-    pub(super) value: Option<AnyValue>,
-}
-
 /// Value of an attribute.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct AnyValue {
@@ -129,22 +120,6 @@ pub(super) enum Any {
     Text(String),
     #[prost(int64, tag = "3")]
     Int(i64),
-}
-
-/// The response.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Response {
-    #[prost(message, optional, tag = "1")]
-    pub(super) partial_success: Option<PartialSuccess>,
-}
-
-/// Data points that were rejected.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PartialSuccess {
-    #[prost(int64, tag = "1")]
-    pub(super) rejected_data_points: i64,
-    #[prost(string, tag = "2")]
-    pub(super) error_message: String,
 }
 
 impl KeyValue {
