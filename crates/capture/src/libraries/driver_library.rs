@@ -6,14 +6,21 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+<<<<<<< HEAD
 use object::elf::Sym64;
 use object::read::elf::Sym;
 use object::{Architecture, Endianness, Object, ObjectSegment};
+=======
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
+>>>>>>> 5808bf9c (capture: trace on arm64, with probes and in-process)
 
 use crate::error::shortage;
 use crate::files::{Elf, map, open_regular, symbols};
 use crate::hooks::{HOOKS, is_unknown_memory_function};
-use crate::plan::prologue::{AttachPoint, attach_point};
+use crate::libraries::ARCHITECTURE;
+use crate::plan::entry::AttachPoint;
+use crate::plan::entry::native::attach_point;
 
 /// Identity of a file, independent of the mount: overlay mounts of one layer have different device
 /// numbers, and attaching through two of them would count every call twice.
@@ -78,8 +85,8 @@ pub enum DriverLibraryError {
     },
     /// It is for another processor.
     #[error(
-        "{path} is for another processor ({machine}), and live tracing supports x86-64 only; give the \
-         path of the libcuda.so.1 that programs of this host load"
+        "{path} is for another processor ({machine}) than this program; give the path of the \
+         libcuda.so.1 that programs of this host load"
     )]
     Machine {
         /// The file.
@@ -104,6 +111,7 @@ fn advice(error: &io::Error) -> String {
 }
 
 impl DriverLibrary {
+<<<<<<< HEAD
     /// Opens a library.
     pub fn open(path: &Path) -> Result<Self, DriverLibraryError> {
         Self::of(open_regular(path), path)
@@ -123,6 +131,22 @@ impl DriverLibrary {
         };
         // Probe points are found by decoding x86-64 code.
         if elf.architecture() != Architecture::X86_64 {
+=======
+    /// Opens a library through `path`; `name` is the path for messages.
+    pub fn open(path: &Path, name: &Path) -> Result<Self, DriverLibraryError> {
+        let read = |source| DriverLibraryError::Read { path: name.to_owned(), source };
+        let file = File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
+            return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        let cache = ReadCache::new(&file);
+        let elf_error = |source| DriverLibraryError::Elf { path: name.to_owned(), source };
+        let elf: ElfFile64<'_, object::Endianness, _> =
+            ElfFile64::parse(&cache).map_err(elf_error)?;
+        // Probe points are found by decoding machine code.
+        if elf.architecture() != ARCHITECTURE {
+>>>>>>> 5808bf9c (capture: trace on arm64, with probes and in-process)
             let machine = format!("{:?}", elf.architecture());
             return Err(DriverLibraryError::Machine { path, machine });
         }
