@@ -6,14 +6,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-<<<<<<< HEAD
 use object::elf::Sym64;
 use object::read::elf::Sym;
-use object::{Architecture, Endianness, Object, ObjectSegment};
-=======
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
->>>>>>> 5808bf9c (capture: trace on arm64, with probes and in-process)
+use object::{Endianness, Object, ObjectSegment};
 
 use crate::error::shortage;
 use crate::files::{Elf, map, open_regular, symbols};
@@ -111,7 +106,6 @@ fn advice(error: &io::Error) -> String {
 }
 
 impl DriverLibrary {
-<<<<<<< HEAD
     /// Opens a library.
     pub fn open(path: &Path) -> Result<Self, DriverLibraryError> {
         Self::of(open_regular(path), path)
@@ -129,24 +123,8 @@ impl DriverLibrary {
             Ok(elf) => elf,
             Err(source) => return Err(DriverLibraryError::Elf { path, source }),
         };
-        // Probe points are found by decoding x86-64 code.
-        if elf.architecture() != Architecture::X86_64 {
-=======
-    /// Opens a library through `path`; `name` is the path for messages.
-    pub fn open(path: &Path, name: &Path) -> Result<Self, DriverLibraryError> {
-        let read = |source| DriverLibraryError::Read { path: name.to_owned(), source };
-        let file = File::open(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
-        if !metadata.is_file() {
-            return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
-        }
-        let cache = ReadCache::new(&file);
-        let elf_error = |source| DriverLibraryError::Elf { path: name.to_owned(), source };
-        let elf: ElfFile64<'_, object::Endianness, _> =
-            ElfFile64::parse(&cache).map_err(elf_error)?;
         // Probe points are found by decoding machine code.
         if elf.architecture() != ARCHITECTURE {
->>>>>>> 5808bf9c (capture: trace on arm64, with probes and in-process)
             let machine = format!("{:?}", elf.architecture());
             return Err(DriverLibraryError::Machine { path, machine });
         }

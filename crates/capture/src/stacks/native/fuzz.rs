@@ -5,11 +5,7 @@ use std::sync::Arc;
 
 use object::{Object, ObjectSection};
 
-<<<<<<< HEAD
-=======
 use super::arch;
-use super::elf_image::{ElfImage, open_regular};
->>>>>>> 5808bf9c (capture: trace on arm64, with probes and in-process)
 use super::modules::{Module, ModuleRegistry};
 use super::symbolizer::NativeSymbolizer;
 use super::unwind::{FrameLocation, Registers};

@@ -7,12 +7,8 @@ use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder 
 
 use super::arch::{self, Cache, UnwindRegs, Unwinder};
 use super::drap::{DrapFinder, DrapRule};
-<<<<<<< HEAD
-use crate::files::{Elf, ElfImage, FileRange};
-=======
-use super::elf_image::{Elf, ElfImage, FileRange};
 use super::unwind::Registers;
->>>>>>> 5808bf9c (capture: trace on arm64, with probes and in-process)
+use crate::files::{Elf, ElfImage, FileRange};
 
 /// Number of caches among which addresses are divided; each has 509 entries.
 const CACHE_SHARDS: usize = 64;
