@@ -117,6 +117,19 @@ impl Frame {
     }
 }
 
+/// Prefetches a cache line, to be written.
+#[inline(always)]
+pub(crate) fn prefetch_line(address: *const u8) {
+    // SAFETY: the instruction has no effect but on caches, whatever the address is.
+    unsafe {
+        core::arch::asm!(
+            "prfm pstl1keep, [{0}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}
+
 /// Returns the address in a return address, whose upper bits can be a signature.
 pub(crate) const fn code_address(word: u64) -> u64 {
     word & (MAX_ADDRESS - 1)

@@ -6,6 +6,10 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64::{LATE_REGISTERS, MAX_ADDRESS, code_address, flush, thread_word};
+pub(crate) use aarch64::{
+    LATE_REGISTERS, MAX_ADDRESS, code_address, flush, prefetch_line, thread_word,
+};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{LATE_REGISTERS, MAX_ADDRESS, code_address, flush, thread_word};
+pub(crate) use x86_64::{
+    LATE_REGISTERS, MAX_ADDRESS, code_address, flush, prefetch_line, thread_word,
+};

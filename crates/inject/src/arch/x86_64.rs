@@ -107,6 +107,19 @@ impl Frame {
     }
 }
 
+/// Prefetches a cache line, to be written.
+#[inline(always)]
+pub(crate) fn prefetch_line(address: *const u8) {
+    // SAFETY: the instruction has no effect but on caches, whatever the address is.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{0}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}
+
 /// Returns the address in a return address.
 pub(crate) const fn code_address(word: u64) -> u64 {
     word

@@ -42,7 +42,7 @@ pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
             )
         }
         Note::NoDeviceMemory { gpus } => {
-            let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+            let gpus: Vec<String> = gpus.iter().map(|gpu| format!("GPU {}", gpu.0)).collect();
             format!(
                 "the driver reports no device memory of {}, which may share its memory with the CPU: \
                  total, free and other memory are unknown, traced memory is not affected",
