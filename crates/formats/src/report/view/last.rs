@@ -6,7 +6,8 @@ use engine::view::{GpuRow, Leak, NotFreedRow, ProcessRow, ProcessState, View};
 
 use super::table;
 use super::text::{
-    forecast, gpu_name, growth, spread, state, too_early, traced, used_gpus, used_of_total, used_parts,
+    forecast, gpu_name, growth, spread, state, too_early, traced, used_gpus, used_of_total,
+    used_parts,
 };
 use super::units::{compact_size, duration_words, mark};
 use super::{held, leak_location, notes, rate, stack_location};
