@@ -7,6 +7,7 @@ variable VRAMSCOPE_BIN_DIR, has the built program and library; without them carg
 import base64
 import hashlib
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def platform_tag(paths):
         # A static program needs no C library, though it contains the names of its versions.
         if b"libc.so.6\0" in content:
             versions += [int(number) for number in re.findall(rb"GLIBC_2\.(\d+)\0", content)]
-    return f"manylinux_2_{max(versions)}_x86_64"
+    return f"manylinux_2_{max(versions)}_{platform.machine()}"
 
 
 def metadata(version):

@@ -34,13 +34,15 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let clang = find_clang()?;
     let headers = env::var("DEP_BPF_INCLUDE").map_err(|_| "libbpf-sys reported no include path")?;
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
-    let arch::Arch { define, triplet } = arch::supported(&arch)?;
+    let define = arch::define(&arch)?;
+    let host = env::var("HOST").map_err(|e| e.to_string())?;
+    let host = host.split('-').next().unwrap_or_default();
     let output = Command::new(&clang)
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
         .args(["-Wno-unused-parameter", define, "-c"])
         .arg(format!("-I{headers}"))
-        // asm/types.h of a multi-arch distribution.
-        .arg(format!("-I/usr/include/{triplet}"))
+        // asm/types.h of a multi-arch distribution, the same for all processors.
+        .arg(format!("-I/usr/include/{host}-linux-gnu"))
         .arg(source)
         .arg("-o")
         .arg(object)

@@ -27,6 +27,31 @@ fn memory_used_by_the_driver_is_reported_as_untracked() {
 }
 
 #[test]
+fn gpu_with_unified_memory_shows_traced_memory_and_a_note() {
+    let env = shared().env("SIM_UNIFIED_MEMORY", "1");
+    let workload = ["--hold-ms", "3000", "leak3", "--work-ms", "1", "--wait-ms", "1"];
+    let traced = env.trace(&[], &workload);
+    let reported = traced.reports.iter().rev().find(|report| {
+        let process = &report["processes"][0];
+        process["exited"] == false && process.get("untracked_bytes").is_some()
+    });
+    let report = reported.expect("no usage of processes");
+    let process = &report["processes"][0];
+    assert_eq!(
+        (&process["live_bytes"], &process["untracked_bytes"]),
+        (&(8 << 20).into(), &(100 << 20).into())
+    );
+    let gpu = &report["gpus"][0];
+    assert_eq!((gpu.get("total_bytes"), gpu.get("used_bytes")), (None, None), "{gpu}");
+    assert_eq!(gpu["traced_bytes"], 8 << 20, "{gpu}");
+    assert_eq!(report["notes"][0]["type"], "no_device_memory", "{}", report["notes"]);
+    let output =
+        env.command(VRAMSCOPE).args(["trace", "--duration", "1s", "--all"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("traced (device memory not reported)"), "{text}");
+}
+
+#[test]
 fn visible_devices_are_mapped_to_host_gpus() {
     let env = shared();
     let output = env

@@ -1,23 +1,13 @@
 //! Processors that live tracing supports.
 
-/// Clang options for a processor.
-#[derive(Debug)]
-pub(crate) struct Arch {
-    /// Selects the registers that hold arguments.
-    pub(crate) define: &'static str,
-    /// The directory of the system's headers.
-    pub(crate) triplet: &'static str,
-}
-
-/// Returns the options for a processor, by its name in Rust. Attach points are found by decoding
-/// machine code (`prologue.rs`) and arguments are read from the stack (`launch.h`), both for x86-64
-/// only.
-pub(crate) fn supported(arch: &str) -> Result<Arch, String> {
+/// Returns the clang option that selects the registers of a processor, by its name in Rust.
+pub(crate) fn define(arch: &str) -> Result<&'static str, String> {
     match arch {
-        "x86_64" => Ok(Arch { define: "-D__TARGET_ARCH_x86", triplet: "x86_64-linux-gnu" }),
+        "x86_64" => Ok("-D__TARGET_ARCH_x86"),
+        "aarch64" => Ok("-D__TARGET_ARCH_arm64"),
         other => Err(format!(
-            "live tracing supports x86-64 only, not {other}; build with --no-default-features for \
-             the verbs that read files"
+            "live tracing supports x86-64 and arm64 only, not {other}; build with \
+             --no-default-features for the verbs that read files"
         )),
     }
 }

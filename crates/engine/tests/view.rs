@@ -295,6 +295,17 @@ fn missing_driver_values_and_earlier_memory_are_noted() {
 }
 
 #[test]
+fn gpus_without_reported_memory_are_noted() {
+    let mut snapshot = snapshot(vec![process(1, 0, "a.py")], Vec::new());
+    snapshot.gpus.clear();
+    let shared = GpuFacts { id: GpuId(0), name: "GB10", total: Bytes(0) };
+    let view = View::of(&snapshot, &[shared]);
+    assert_eq!(view.notes, [Note::NoDeviceMemory { gpus: vec![GpuId(0)] }]);
+    assert!(view.gpus[0].is_memory_unreported());
+    assert_eq!((view.gpus[0].total, view.gpus[0].used), (None, None));
+}
+
+#[test]
 fn processes_have_gpus_ages_and_times_until_full() {
     let mut one = process(1, 0, "a");
     one.growth_per_hour = Some(10 * GIB as i64);

@@ -3,21 +3,19 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::patch::{JUMP, MAX_MOVED, Moved, Unmovable, distance, move_entry};
+use crate::arch::flush;
+use crate::entry::native::{
+    JUMP, MAX_DISTANCE, MAX_FUNCTION_BYTES, jump, move_entry, return_jump, stub,
+};
+use crate::entry::{Moved, Unmovable};
 use crate::wrapper;
 
-const PAGE: u64 = 4096;
-/// Maximum distance from the driver's code: a 32-bit jump reaches 2 GiB, and moved instructions
-/// access data next to the code.
-const MAX_DISTANCE: u64 = 1 << 30;
-/// `jmp *0(%rip)` and the address.
-const LONG_JUMP: usize = 14;
-/// `mov $hook, %r11d` and a long jump.
-const STUB: usize = 6 + LONG_JUMP;
-/// Maximum size of the code that undoes pushes.
-const MAX_UNDO: usize = 16;
+/// Bytes of code that can be written at once, if they are aligned.
+const WORD: u64 = 8;
+/// Lowest address that is used: the kernel reserves those below.
+const MIN_ADDRESS: u64 = 1 << 16;
 /// Size of the code for one function.
-const FUNCTION_BYTES: usize = (MAX_MOVED + LONG_JUMP + MAX_UNDO + STUB).next_multiple_of(16);
+const FUNCTION_BYTES: usize = MAX_FUNCTION_BYTES.next_multiple_of(16);
 
 /// Memory for moved entries and stubs within reach of a library.
 pub(crate) struct NearbyCode {
@@ -28,9 +26,8 @@ pub(crate) struct NearbyCode {
 
 /// A function that is ready to be patched.
 pub(crate) struct PreparedFunction {
+    /// Address of the jump.
     address: u64,
-    /// Bytes before the jump.
-    offset: usize,
     jump: [u8; JUMP],
 }
 
@@ -39,30 +36,32 @@ impl PreparedFunction {
     pub(crate) fn jump(&self) -> (u64, u64) {
         let mut bytes = [0; 8];
         bytes[..JUMP].copy_from_slice(&self.jump);
-        (self.address + self.offset as u64, u64::from_le_bytes(bytes))
+        (self.address, u64::from_le_bytes(bytes))
     }
 
     /// Writes the jump.
     ///
     /// # Safety
     ///
-    /// The first 8 bytes of the function are writable.
+    /// The aligned word with the jump is writable.
     unsafe fn write(&self) {
+        let offset = self.address % WORD;
         // SAFETY: aligned and writable, as the caller guarantees.
-        let entry = unsafe { &*(self.address as *const AtomicU64) };
-        let mut bytes = entry.load(Ordering::Relaxed).to_le_bytes();
-        for (to, from) in bytes.iter_mut().skip(self.offset).zip(self.jump) {
+        let word = unsafe { &*((self.address - offset) as *const AtomicU64) };
+        let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        for (to, from) in bytes.iter_mut().skip(offset as usize).zip(self.jump) {
             *to = from;
         }
         // One write, so a thread that enters sees either the old or the new code.
-        entry.store(u64::from_le_bytes(bytes), Ordering::SeqCst);
+        word.store(u64::from_le_bytes(bytes), Ordering::SeqCst);
+        flush(self.address, JUMP as u64);
     }
 }
 
 impl NearbyCode {
     /// Reserves memory for this many functions near the code from `low` to `high`.
     pub(crate) fn reserve(low: u64, high: u64, functions: usize) -> Option<Self> {
-        let bytes = ((functions * FUNCTION_BYTES) as u64).next_multiple_of(PAGE);
+        let bytes = ((functions * FUNCTION_BYTES) as u64).next_multiple_of(page_size());
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         gaps(&maps, low, high, bytes).into_iter().find_map(|start| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -92,37 +91,35 @@ impl NearbyCode {
         let Moved { code: mut bytes, length, is_final, offset, undo } =
             move_entry(code, address, at)?;
         if !is_final {
-            bytes.extend_from_slice(&long_jump(address + length as u64));
+            let back = return_jump(at + bytes.len() as u64, address + length as u64)?;
+            bytes.extend_from_slice(&back);
         }
-        let stub = at + bytes.len() as u64;
+        let wrapped = at + bytes.len() as u64;
         bytes.extend_from_slice(&undo);
-        bytes.extend_from_slice(&[0x41, 0xbb]);
-        bytes.extend_from_slice(&(hook as u32).to_le_bytes());
-        bytes.extend_from_slice(&long_jump(wrapper::address()));
-        let reach = distance(address + (offset + JUMP) as u64, stub)?;
-        let mut jump = [0xe9, 0, 0, 0, 0];
-        jump[1..].copy_from_slice(&reach.to_le_bytes());
+        bytes.extend_from_slice(&stub(hook as u32, wrapper::address()));
+        let address = address + offset as u64;
+        let jump = jump(address, wrapped)?;
         let space = (bytes.len() as u64).next_multiple_of(16);
-        if self.used + space > self.bytes || !address.is_multiple_of(8) || offset + JUMP > 8 {
-            // Only 8 aligned bytes can be written at once.
+        if self.used + space > self.bytes || address % WORD + JUMP as u64 > WORD {
             return Err(Unmovable::Unknown);
         }
         // SAFETY: the reserved memory has space, and no other code uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         self.used += space;
-        Ok((PreparedFunction { address, offset, jump }, at))
+        Ok((PreparedFunction { address, jump }, at))
     }
 
     /// Makes the memory executable and read-only.
     pub(crate) fn seal(&self) -> bool {
+        flush(self.start, self.used);
         protect(self.start, self.bytes, libc::PROT_READ | libc::PROT_EXEC)
     }
 }
 
-fn long_jump(target: u64) -> [u8; LONG_JUMP] {
-    let mut code = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    code[6..].copy_from_slice(&target.to_le_bytes());
-    code
+/// Returns the page size, which depends on the kernel on arm64.
+fn page_size() -> u64 {
+    // SAFETY: takes a number and reads a constant of this process.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
 }
 
 fn protect(start: u64, bytes: u64, access: i32) -> bool {
@@ -134,8 +131,8 @@ fn protect(start: u64, bytes: u64, access: i32) -> bool {
 pub(crate) fn patch(functions: &[PreparedFunction]) -> bool {
     let Some(low) = functions.iter().map(|function| function.address).min() else { return true };
     let Some(high) = functions.iter().map(|function| function.address).max() else { return true };
-    let start = low / PAGE * PAGE;
-    let bytes = (high + 8).next_multiple_of(PAGE) - start;
+    let start = low / page_size() * page_size();
+    let bytes = (high + WORD).next_multiple_of(page_size()) - start;
     // The code stays executable: other threads may run it.
     if !protect(start, bytes, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
         return false;
@@ -156,7 +153,7 @@ fn gaps(maps: &str, low: u64, high: u64, bytes: u64) -> Vec<u64> {
         Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
     };
     let mut found = Vec::new();
-    let mut before = PAGE * 16;
+    let mut before = MIN_ADDRESS;
     for (start, end) in maps.lines().filter_map(range) {
         if start.saturating_sub(before) >= bytes {
             // Both ends of a gap: one of them is the nearer one.

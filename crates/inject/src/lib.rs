@@ -6,6 +6,7 @@
 //! wrapped, and the collector reports what is missing. Wrapped calls take no lock, allocate nothing
 //! and make no system call, except the first call of a thread and of a forked child.
 
+mod arch;
 mod area;
 mod calls;
 mod code;
@@ -16,12 +17,9 @@ mod start;
 mod wire;
 mod wrapper;
 
-#[path = "../../capture/src/plan/patch.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the capture crate")]
-mod patch;
-#[path = "../../capture/src/plan/prologue.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the capture crate")]
-mod prologue;
+#[path = "../../capture/src/plan/entry/mod.rs"]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the capture crate")]
+mod entry;
 
 use std::ffi::c_int;
 

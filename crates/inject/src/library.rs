@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
+use crate::entry::native::PROBE;
+
 /// A loaded library.
 pub(crate) struct Library {
     handle: *mut c_void,
@@ -29,8 +31,6 @@ pub(crate) struct Function {
     pub(crate) code: Vec<u8>,
 }
 
-/// `int3`, which a uprobe writes over the first byte of an instruction.
-const INT3: u8 = 0xcc;
 /// Bytes at the entry from which probes are removed.
 const ENTRY_BYTES: usize = 64;
 
@@ -178,16 +178,17 @@ impl Library {
     /// Restores instructions that probes have replaced, from the file.
     fn remove_probes(&self, code: &mut [u8], offset: u64) {
         let entry = code.len().min(ENTRY_BYTES);
-        let Some(entry) = code.get_mut(..entry).filter(|entry| entry.contains(&INT3)) else {
+        let is_probe = |bytes: &[u8]| bytes == PROBE;
+        let Some(entry) = code.get_mut(..entry) else { return };
+        if !entry.chunks(PROBE.len()).any(is_probe) {
             return;
-        };
+        }
         let mut original = [0; ENTRY_BYTES];
         let Some(original) = original.get_mut(..entry.len()) else { return };
         if self.file.as_ref().is_some_and(|file| file.read_exact_at(original, offset).is_ok()) {
-            for (byte, original) in entry.iter_mut().zip(original) {
-                if *byte == INT3 {
-                    *byte = *original;
-                }
+            let parts = entry.chunks_mut(PROBE.len()).zip(original.chunks(PROBE.len()));
+            for (bytes, original) in parts.filter(|(bytes, _)| is_probe(bytes)) {
+                bytes.copy_from_slice(original);
             }
         }
     }

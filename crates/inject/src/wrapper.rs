@@ -4,11 +4,14 @@
 //! calls pass: the driver's function starts with all argument registers and the stack as the caller
 //! left them. For the others the wrapper calls the function, with a copy of the arguments on the
 //! stack, and passes its result to [`leave`]. Unwind rules let debuggers and profilers unwind
-//! through it.
+//! through it. [`crate::arch`] has the code for each processor.
+//!
+//! [`enter`]: crate::calls::enter
+//! [`leave`]: crate::calls::leave
 
-use crate::calls::{enter, leave};
+use crate::arch::LATE_REGISTERS;
 
-/// A call in progress; the assembly below uses the offsets.
+/// A call in progress; the assembly uses the offsets.
 #[repr(C)]
 pub(crate) struct Frame {
     pub(crate) args: [u64; 6],
@@ -24,9 +27,15 @@ pub(crate) struct Frame {
     /// Nesting level of the call; for a launch, 1 if it is captured.
     pub(crate) level: u64,
     pub(crate) reserved: u64,
+    /// Further argument registers.
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) late: [u64; 4],
 }
 
+#[cfg(target_arch = "x86_64")]
 const _: () = assert!(size_of::<Frame>() == 112);
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(size_of::<Frame>() == 144);
 
 const PAGE: u64 = 4096;
 /// Words of the caller's stack that are copied if they are on the same page.
@@ -38,7 +47,7 @@ pub(crate) const PASS: u32 = 0;
 pub(crate) const RETURN: u32 = 1;
 
 impl Frame {
-    /// Returns the stack pointer at the entry of the function.
+    /// Returns the stack pointer at the entry of the function, or a word below it.
     pub(crate) const fn sp(&self) -> u64 {
         self.base + 8
     }
@@ -54,84 +63,25 @@ impl Frame {
         let end = self.base + 16 + SPARE_WORDS * 8;
         let is_same_page = self.base / PAGE == (end - 1) / PAGE;
         let spare = if is_same_page { SPARE_WORDS } else { 0 };
-        let words = words as u64;
+        let words = (words as u64).saturating_sub(LATE_REGISTERS);
         let words = if words > spare { words } else { spare };
         self.stack_words = words.next_multiple_of(2);
     }
 
-    /// Reads the `index`th argument on the stack.
+    /// Reads the `index`th argument after the sixth.
     ///
     /// # Safety
     ///
     /// The wrapped function has this argument.
-    pub(crate) unsafe fn stack_argument(&self, index: u64) -> u64 {
+    pub(crate) unsafe fn late_argument(&self, index: u64) -> u64 {
+        let Some(index) = index.checked_sub(LATE_REGISTERS) else {
+            return self.late_register(index);
+        };
         let address = self.base + 16 + index * 8;
-        // SAFETY: the caller pushed the argument above its return address.
+        // SAFETY: the caller stored the argument on its stack.
         unsafe { (address as *const u64).read() }
     }
 }
-
-core::arch::global_asm!(
-    ".text",
-    ".balign 64",
-    ".globl vramscope_wrapper",
-    ".hidden vramscope_wrapper",
-    ".type vramscope_wrapper, @function",
-    "vramscope_wrapper:",
-    ".cfi_startproc",
-    "push rbp",
-    ".cfi_def_cfa_offset 16",
-    ".cfi_offset rbp, -16",
-    "mov rbp, rsp",
-    ".cfi_def_cfa_register rbp",
-    "sub rsp, 112",
-    "mov [rsp], rdi",
-    "mov [rsp + 8], rsi",
-    "mov [rsp + 16], rdx",
-    "mov [rsp + 24], rcx",
-    "mov [rsp + 32], r8",
-    "mov [rsp + 40], r9",
-    "mov [rsp + 48], r11",
-    "mov [rsp + 56], rbp",
-    "mov rdi, rsp",
-    "call {enter}",
-    "mov r11, [rsp + 64]",
-    "mov r10, [rsp + 72]",
-    "mov rdi, [rsp]",
-    "mov rsi, [rsp + 8]",
-    "mov rdx, [rsp + 16]",
-    "mov rcx, [rsp + 24]",
-    "mov r8, [rsp + 32]",
-    "mov r9, [rsp + 40]",
-    "test eax, eax",
-    "jnz 2f",
-    "leave",
-    ".cfi_remember_state",
-    ".cfi_def_cfa rsp, 8",
-    "jmp r11",
-    ".cfi_restore_state",
-    "2:",
-    "test r10, r10",
-    "jz 4f",
-    "3:",
-    "dec r10",
-    "push qword ptr [rbp + r10 * 8 + 16]",
-    "jnz 3b",
-    "4:",
-    "call r11",
-    "lea rsp, [rbp - 112]",
-    "mov [rsp + 80], rax",
-    "mov rdi, rsp",
-    "call {leave}",
-    "mov rax, [rsp + 80]",
-    "leave",
-    ".cfi_def_cfa rsp, 8",
-    "ret",
-    ".cfi_endproc",
-    ".size vramscope_wrapper, . - vramscope_wrapper",
-    enter = sym enter,
-    leave = sym leave,
-);
 
 unsafe extern "C" {
     fn vramscope_wrapper();

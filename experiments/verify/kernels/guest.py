@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks vramscope on the kernel that run.py boots. Runs as the first process, on the simulated driver.
 
-Writes one JSON object per check to the second serial port: capability, attach mode, whether it works and what was found.
+Writes one JSON object per check to the second serial port, or to the only one on arm64: capability, attach mode, whether it works and what was found.
 """
 import fcntl
 import json
@@ -48,7 +48,8 @@ profile vramscope-test flags=(attach_disconnected) {
 """
 CAPABILITIES = ("bpf", "perfmon", "sys_ptrace", "dac_read_search")
 
-out = open("/dev/ttyS1", "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - open until the machine powers off
+PORT = "/dev/ttyAMA0" if os.uname().machine == "aarch64" else "/dev/ttyS1"
+out = open(PORT, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - open until the machine powers off
 
 
 def report(capability, fine, found="", mode=None):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Boots virtual machines with the kernels that GPU hosts run, and checks vramscope in each: guest.py has the checks.
 
-usage: run.py --binaries DIR [--kernels 5.15,6.8] [--out DIR] [--results FILE]
+usage: run.py --binaries DIR [--arch arm64] [--kernels 5.15,6.8] [--out DIR] [--results FILE]
        run.py --report [--results FILE]
 
 DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. Kernels
@@ -50,6 +50,11 @@ mount -t tracefs tracefs /sys/kernel/tracing
 mount -t securityfs security /sys/kernel/security
 exec python3 /opt/guest.py
 """
+# By architecture: prefix of `strip`, machine, console, whether the machine has a second serial port.
+MACHINES = {
+    "amd64": ("", ["-cpu", "max"], "ttyS0", True),
+    "arm64": ("aarch64-linux-gnu-", ["-machine", "virt", "-cpu", "max,pauth-impdef=on"], "ttyAMA0", False),
+}
 MODES = ["session", "multi", "single"]
 COLUMNS = ["native stacks", "Python stacks", "kernel launches", "kill -9 of the tracer"]
 
@@ -62,23 +67,23 @@ def fetch(url):
     return subprocess.run(["curl", "--silent", "--fail", "--retry", "3", url], check=True, capture_output=True).stdout
 
 
-def index(base, suite):
+def index(base, suite, arch):
     if not base:
         sys.exit(f"{suite}: set DEBIAN_MIRROR and UBUNTU_MIRROR")
     if base == DEBIAN:
-        return lzma.decompress(fetch(f"{base}dists/{suite}/main/binary-amd64/Packages.xz")).decode()
-    return gzip.decompress(fetch(f"{base}dists/{suite}/main/binary-amd64/Packages.gz")).decode()
+        return lzma.decompress(fetch(f"{base}dists/{suite}/main/binary-{arch}/Packages.xz")).decode()
+    return gzip.decompress(fetch(f"{base}dists/{suite}/main/binary-{arch}/Packages.gz")).decode()
 
 
-def kernel(series, directory):
+def kernel(series, directory, arch):
     """Returns the newest kernel image of a series, downloaded once."""
     found = sorted(directory.glob(f"vmlinuz-{series}[.-]*"))
     if found:
         return found[-1]
     base, suite = SUITES[series]
-    flavor = r"\S*-cloud-amd64" if base == DEBIAN else r"\.0-\d+-generic"
+    flavor = rf"\S*-cloud-{arch}" if base == DEBIAN else r"\.0-\d+-generic"
     newest = ([], "")
-    for paragraph in index(base, suite).split("\n\n"):
+    for paragraph in index(base, suite, arch).split("\n\n"):
         fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", paragraph, re.MULTILINE))
         # From 7.0 on, Debian's package `linux-image` is empty and depends on `linux-binary`.
         name = re.fullmatch(rf"linux-(image|binary)-{re.escape(series)}{flavor}", fields.get("Package", ""))
@@ -94,11 +99,14 @@ def kernel(series, directory):
     return max(directory.glob(f"vmlinuz-{series}[.-]*"))
 
 
-def debootstrap(suite, packages, root):
-    """Makes a root file system, once."""
+def debootstrap(suite, packages, root, arch="amd64"):
+    """Makes a root file system, once. This machine cannot run programs of another processor: they are unpacked, not configured."""
     if not (root / "etc/debian_version").exists():
-        subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, root, *([DEBIAN] if DEBIAN else [])],
+        foreign = [] if arch == "amd64" else ["--foreign", f"--arch={arch}"]
+        subprocess.run(["debootstrap", "--variant=minbase", *foreign, f"--include={packages}", suite, root, *([DEBIAN] if DEBIAN else [])],
                        check=True, stdout=subprocess.DEVNULL)
+        for package in (root / "var/cache/apt/archives").glob("*.deb") if foreign else []:
+            subprocess.run(["dpkg-deb", "-x", package, root], check=True)
 
 
 def qemu(out):
@@ -116,7 +124,7 @@ def qemu(out):
 def make_initrd(options, out):
     """Creates an initial RAM disk with the whole guest, so that kernels need no modules and no disk."""
     root = out / "root"
-    debootstrap(GUEST_SUITE, GUEST_PACKAGES, root)
+    debootstrap(GUEST_SUITE, GUEST_PACKAGES, root, options.arch)
     binaries = pathlib.Path(options.binaries)
     files = [(binaries / "vramscope", "usr/bin/vramscope"), (binaries / "libvramscope_inject.so", "usr/bin/libvramscope_inject.so"),
              (HERE / "guest.py", "opt/guest.py")]
@@ -125,7 +133,7 @@ def make_initrd(options, out):
         (root / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, root / target)
         (root / target).chmod(0o755)
-    subprocess.run(["strip", "--strip-debug", root / "usr/bin/vramscope"], check=True)
+    subprocess.run([MACHINES[options.arch][0] + "strip", "--strip-debug", root / "usr/bin/vramscope"], check=True)
     for directory in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache", "var/lib/apt"):
         shutil.rmtree(root / directory, ignore_errors=True)
     (root / "init").write_text(INIT)
@@ -140,9 +148,11 @@ def make_initrd(options, out):
 def boot(options, image, initrd, out):
     checks = out / "checks.txt"
     checks.unlink(missing_ok=True)
-    command = [*options.qemu, "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
-               "-append", "console=ttyS0 panic=-1 rdinit=/init quiet", "-nic", "none", "-monitor", "none",
-               "-serial", f"file:{out}/console.txt", "-serial", f"file:{checks}"]
+    _, machine, console, has_second_port = MACHINES[options.arch]
+    ports = [out / "console.txt", checks] if has_second_port else [checks]
+    command = [*options.qemu, *machine, "-accel", "tcg", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
+               "-append", f"console={console} panic=-1 rdinit=/init quiet", "-nic", "none", "-monitor", "none"]
+    command += [word for port in ports for word in ("-serial", f"file:{port}")]
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=options.timeout, check=False)
     text = checks.read_text(errors="replace") if checks.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
@@ -196,6 +206,7 @@ def write_report(results):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binaries")
+    parser.add_argument("--arch", default="amd64", choices=MACHINES)
     parser.add_argument("--kernels", default=",".join(SUITES))
     parser.add_argument("--out", default="/tmp/vramscope-kernels")
     parser.add_argument("--results", default=TOP / "experiments/results/kernels/results.json")
@@ -210,10 +221,10 @@ def main():
     out = pathlib.Path(options.out)
     (out / "kernels").mkdir(parents=True, exist_ok=True)
     initrd = make_initrd(options, out)
-    options.qemu = qemu(out)
+    options.qemu = qemu(out) if options.arch == "amd64" else ["qemu-system-aarch64"]
     failed = []
     for series in options.kernels.split(","):
-        image = kernel(series, out / "kernels")
+        image = kernel(series, out / "kernels", options.arch)
         print(f"{image.name.removeprefix('vmlinuz-')}", flush=True)
         rows = boot(options, image, initrd, out)
         if not show(series, rows):
@@ -221,7 +232,7 @@ def main():
         if rows:
             # Messages of failed checks stay in the results; those of others do not matter.
             keep = [row if not row["works"] or row["capability"] == "kernel" else {**row, "found": ""} for row in rows]
-            results[series] = keep
+            results[series if options.arch == "amd64" else f"{series} {options.arch}"] = keep
             file.write_text(json.dumps(results, indent=1) + "\n")
     if failed:
         sys.exit(f"failed on {', '.join(failed)}; the console of the last machine is in {out}/console.txt")

@@ -133,53 +133,96 @@ pub(crate) static UNHOOKED: std::sync::atomic::AtomicU32 =
 #[cfg(feature = "prologue-cmpl")]
 pub(crate) static HOOK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// The machine code of an entry point, as in driver 580.
-#[cfg(not(feature = "prologue-cmpl"))]
+/// The machine code of an entry point.
 macro_rules! stub {
     ($name:ident, $target:path) => {
         #[allow(non_snake_case, reason = "the name is the driver's")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                "push rbp",
-                "mov rbp, rsp",
-                "pop rbp",
-                "jmp {target}",
-                // As in real drivers, every function starts at a multiple of 16.
-                ".balign 16",
-                target = sym $target,
-            )
-        }
-    };
-}
-
-/// The machine code of an entry point, as in drivers 470, 535 and 550.
-#[cfg(feature = "prologue-cmpl")]
-macro_rules! stub {
-    ($name:ident, $target:path) => {
-        #[allow(non_snake_case, reason = "the name is the driver's")]
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                "cmp dword ptr [rip + {unhooked}], 0x321cba00",
-                "je 2f",
-                "jmp qword ptr [rip + {hook}]",
-                "2:",
-                "push rbp",
-                "mov rbp, rsp",
-                "pop rbp",
-                "jmp {target}",
-                ".balign 16",
-                unhooked = sym $crate::entry::UNHOOKED,
-                hook = sym $crate::entry::HOOK,
-                target = sym $target,
-            )
+            $crate::entry::stub_code!($target)
         }
     };
 }
 pub(crate) use stub;
+
+/// As in driver 580.
+#[cfg(all(target_arch = "x86_64", not(feature = "prologue-cmpl")))]
+macro_rules! stub_code {
+    ($target:path) => {
+        core::arch::naked_asm!(
+            "push rbp",
+            "mov rbp, rsp",
+            "pop rbp",
+            "jmp {target}",
+            // As in real drivers, every function starts at a multiple of 16.
+            ".balign 16",
+            target = sym $target,
+        )
+    };
+}
+
+/// As in drivers 470, 535 and 550.
+#[cfg(all(target_arch = "x86_64", feature = "prologue-cmpl"))]
+macro_rules! stub_code {
+    ($target:path) => {
+        core::arch::naked_asm!(
+            "cmp dword ptr [rip + {unhooked}], 0x321cba00",
+            "je 2f",
+            "jmp qword ptr [rip + {hook}]",
+            "2:",
+            "push rbp",
+            "mov rbp, rsp",
+            "pop rbp",
+            "jmp {target}",
+            ".balign 16",
+            unhooked = sym $crate::entry::UNHOOKED,
+            hook = sym $crate::entry::HOOK,
+            target = sym $target,
+        )
+    };
+}
+
+/// A function that saves its caller's frame.
+#[cfg(all(target_arch = "aarch64", not(feature = "prologue-cmpl")))]
+macro_rules! stub_code {
+    ($target:path) => {
+        core::arch::naked_asm!(
+            "stp x29, x30, [sp, #-16]!",
+            "mov x29, sp",
+            "ldp x29, x30, [sp], #16",
+            "b {target}",
+            ".balign 16",
+            target = sym $target,
+        )
+    };
+}
+
+/// As in drivers 535 and 550.
+#[cfg(all(target_arch = "aarch64", feature = "prologue-cmpl"))]
+macro_rules! stub_code {
+    ($target:path) => {
+        core::arch::naked_asm!(
+            "adrp x10, {unhooked}",
+            "mov w9, #0xba00",
+            "movk w9, #0x321c, lsl #16",
+            "ldr w10, [x10, :lo12:{unhooked}]",
+            "cmp w10, w9",
+            "b.eq 2f",
+            "adrp x9, {hook}",
+            "ldr x9, [x9, :lo12:{hook}]",
+            "mov x16, x9",
+            "br x16",
+            "2:",
+            "b {target}",
+            ".balign 16",
+            unhooked = sym $crate::entry::UNHOOKED,
+            hook = sym $crate::entry::HOOK,
+            target = sym $target,
+        )
+    };
+}
+pub(crate) use stub_code;
 
 /// The function that an entry point jumps to. A function of the class `activity` gets the
 /// [`ActiveCall`] first.

@@ -4,6 +4,9 @@
 //! describes it). Without one, `SIM_DEVICES` and `SIM_MEMORY` define the devices, and they are
 //! unused.
 //!
+//! With `SIM_UNIFIED_MEMORY`, the devices report neither total nor used memory, as GPUs that share
+//! their memory with the CPU; memory of processes is still reported.
+//!
 //! `SIM_NVML_FAULT` names a file: while it contains `code N`, every call fails with that result, and
 //! while it contains `delay N`, every call takes that many milliseconds.
 
@@ -24,6 +27,7 @@ enum Code {
     Success = 0,
     Uninitialized = 1,
     InvalidArgument = 2,
+    NotSupported = 3,
     InsufficientSize = 7,
 }
 
@@ -77,7 +81,7 @@ impl Out<c_char> {
         if text.len() >= capacity as usize {
             return Err(Code::InsufficientSize);
         }
-        let bytes: Vec<c_char> = text.bytes().chain([0]).map(|b| b.cast_signed()).collect();
+        let bytes: Vec<c_char> = text.bytes().chain([0]).map(|b| b as c_char).collect();
         self.fill(&bytes)
     }
 }
@@ -191,6 +195,9 @@ fn memory_info_2(handle: Device, memory: Out<Memory2>) -> Outcome {
 /// Returns total and used memory of a device.
 fn memory_of(handle: Device) -> Result<(u64, u64), Code> {
     let (state, index) = device(handle)?;
+    if std::env::var_os("SIM_UNIFIED_MEMORY").is_some() {
+        return Err(Code::NotSupported);
+    }
     let total = state.memory;
     let used = state.processes.iter().map(|process| process.uses(index)).sum::<u64>().min(total);
     Ok((total, used))

@@ -130,24 +130,6 @@ static __always_inline __u32 direction_between(__u32 from, __u32 to)
 	return to == MEMORY_HOST ? VS_D2H : VS_D2D;
 }
 
-/* Reads 8 bytes of user memory. Sets `failed` if they cannot be read. */
-static __always_inline __u64 read_user_checked(__u64 address, bool *failed)
-{
-	__u64 word = 0;
-
-	if (bpf_probe_read_user(&word, sizeof(word), (void *)address))
-		*failed = 1;
-	return word;
-}
-
-/* Reads 8 bytes of user memory; 0 if they cannot be read. */
-static __always_inline __u64 read_user_u64(__u64 address)
-{
-	bool failed;
-
-	return read_user_checked(address, &failed);
-}
-
 /* Pointer of one side of a descriptor, which has the memory type, then a host pointer, a device
  * pointer and an array. Unified memory uses the device pointer. */
 static __always_inline __u64 side_pointer(__u64 side, __u32 type, bool *failed)

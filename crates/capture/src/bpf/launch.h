@@ -181,7 +181,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	key.exec_gen = own_exec_gen();
 	key.start = own_start();
 	if (hooks[hook].action == VS_ACTION_LAUNCH) {
-		/* gridX, gridY, gridZ, blockX, blockY in registers; the rest on the stack */
+		/* after the function: grid, block, shared bytes, stream */
 		__u64 more[3] = {};
 
 		key.target = PT_REGS_PARM1(ctx);
@@ -190,7 +190,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 		shape.grid[2] = PT_REGS_PARM4(ctx);
 		shape.block[0] = PT_REGS_PARM5(ctx);
 		shape.block[1] = PT_REGS_PARM6(ctx);
-		unreadable = bpf_probe_read_user(more, sizeof(more), (void *)PT_REGS_SP(ctx) + 8);
+		unreadable = late_arguments(ctx, more);
 		shape.block[2] = more[0];
 		shape.shared_bytes = more[1];
 		stream = more[2];

@@ -76,14 +76,11 @@ static __noinline int count_lost_stack(void)
 	return 0;
 }
 
-/* Python identifies threads by pthread_self(), which is the thread pointer (fs base). */
-static __always_inline __u64 own_thread(void)
+/* Returns whether a thread state is that of the thread with this thread pointer: Python identifies
+ * threads by pthread_self(). */
+static __always_inline bool is_thread(const struct vs_python *python, __u64 state, __u64 pointer)
 {
-	struct task_struct___x *task = (void *)bpf_get_current_task();
-
-	if (!bpf_core_field_exists(task->thread.fsbase))
-		return 0;
-	return BPF_CORE_READ(task, thread.fsbase);
+	return pointer - read_user_u64(state + python->thread_id) <= THREAD_BYTES;
 }
 
 /* Returns the innermost frame of a thread; 0 if it does not run Python now. */
@@ -98,7 +95,7 @@ static __always_inline __u64 first_frame(const struct vs_python *python, __u64 s
 /* State of bpf_loop(), which the verifier need not unroll. */
 struct thread_search {
 	const struct vs_python *python;
-	__u64 self;
+	__u64 self; /* thread pointer */
 	__u64 interpreter;
 	__u64 state;
 	__u64 frame; /* the result */
@@ -118,7 +115,7 @@ static long next_thread(__u32 round, struct thread_search *search)
 		return 0;
 	}
 	/* A thread that created another interpreter has a second state there, without frames. */
-	if (read_user_u64(search->state + python->thread_id) == search->self) {
+	if (is_thread(python, search->state, search->self)) {
 		search->frame = first_frame(python, search->state);
 		if (search->frame)
 			return 1;
@@ -129,9 +126,9 @@ static long next_thread(__u32 round, struct thread_search *search)
 
 static __noinline __u64 own_frame(const struct vs_python *python, struct thread_state *thread)
 {
-	struct thread_search search = {.python = python, .self = own_thread()};
+	struct thread_search search = {.python = python, .self = thread_pointer()};
 
-	if (thread->python && read_user_u64(thread->python + python->thread_id) == search.self) {
+	if (thread->python && is_thread(python, thread->python, search.self)) {
 		search.frame = first_frame(python, thread->python);
 		if (search.frame)
 			return search.frame;

@@ -40,7 +40,7 @@ static __always_inline struct return_instance___x *first_hijacked(__u64 sp)
 
 	/* On some kernels the list still has the call that is returning. */
 	for (int i = 0; i < VS_INFLIGHT; i++) {
-		if (!instance || BPF_CORE_READ(instance, stack) >= sp)
+		if (!instance || BPF_CORE_READ(instance, stack) + CALL_BYTES > sp)
 			break;
 		instance = BPF_CORE_READ(instance, next);
 	}
@@ -69,10 +69,8 @@ static __always_inline __u32 stack_bytes(__u64 sp)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	__u64 first = BPF_CORE_READ(task, mm, start_stack) + 16 - sp;
-	__u64 other = VS_COPY_BIG;
+	__u64 other = thread_pointer() - sp;
 
-	if (bpf_core_field_exists(task->thread.fsbase))
-		other = BPF_CORE_READ(task, thread.fsbase) - sp;
 	if (other < first)
 		first = other;
 	return first < VS_COPY_BIG ? first : VS_COPY_BIG;
@@ -261,6 +259,7 @@ static __always_inline bool next_pointer(__u32 i, struct fp_walk *walk)
 	    stack_word(walk->window, walk->loop, walk->pointer, &next) ||
 	    stack_word(walk->window, walk->loop, walk->pointer + 8, &address) || !address)
 		return 1;
+	address = code_address(address);
 	walk->above = walk->pointer + 16;
 	walk->pointer = next;
 	walk->hash = mix(walk->hash, address);

@@ -224,7 +224,10 @@ struct mm_struct___x {
 } __attribute__((preserve_access_index));
 
 struct thread_struct___x {
-	unsigned long fsbase;
+	unsigned long fsbase; /* x86-64 */
+	struct {
+		unsigned long tp_value;
+	} uw; /* arm64 */
 } __attribute__((preserve_access_index));
 
 struct task_struct___x {

@@ -71,7 +71,7 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 call_kind)
 	/* At the entry of a function the registers are still those of the caller. */
 	if (load_config.tensors == VS_TENSORS_FULL && load_config.stacks &&
 	    effective_stack_mode() && (oom || (__s64)call.bytes > 0))
-		capture_stack(read_user_u64(PT_REGS_SP(ctx)), PT_REGS_SP(ctx) + 8, PT_REGS_FP(ctx));
+		capture_stack(return_address(ctx), PT_REGS_SP(ctx) + CALL_BYTES, PT_REGS_FP(ctx));
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)
 		return count_lost_tensor();

@@ -10,7 +10,17 @@
  * static function again for every path that leads to a call.
  */
 #include <linux/bpf.h>
+#if defined(__TARGET_ARCH_arm64)
+/* As in asm/ptrace.h, which a build for another processor does not have. */
+struct user_pt_regs {
+	__u64 regs[31];
+	__u64 sp;
+	__u64 pc;
+	__u64 pstate;
+};
+#else
 #include <linux/ptrace.h>
+#endif
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
@@ -18,6 +28,7 @@
 #define VS_SIZE(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name)
 #include "wire.h"
 #include "state.h"
+#include "arch.h"
 #include "emit.h"
 #include "context.h"
 #include "graph.h"

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use memmap2::Mmap;
 use object::elf::{PF_X, PT_LOAD, SHN_UNDEF, Sym64};
 use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
-use object::{Architecture, Object, ObjectSection};
+use object::{Object, ObjectSection};
 
 use super::sigbus_guard;
+use crate::libraries::ARCHITECTURE;
 
 /// How an ELF file is read.
 pub(crate) type Elf<'data> = ElfFile64<'data, object::Endianness, &'data [u8]>;
@@ -82,7 +83,7 @@ impl ElfImage {
     pub(crate) fn of(file: File) -> Result<Self, ImageError> {
         let map = map(&file).map_err(|_| ImageError::Unreadable)?;
         let elf = Elf::parse(&map[..]).map_err(|_| ImageError::NotElf)?;
-        if elf.architecture() != Architecture::X86_64 {
+        if elf.architecture() != ARCHITECTURE {
             return Err(ImageError::NotElf);
         }
         let segments = segments(&elf);
@@ -132,7 +133,7 @@ impl ElfImage {
     /// capability that a tracer usually has.
     fn through_mapping(&self) -> PathBuf {
         let start = self.map.as_ptr() as usize;
-        let end = start.saturating_add(self.map.len().next_multiple_of(4096));
+        let end = start.saturating_add(self.map.len().next_multiple_of(sigbus_guard::page_size()));
         PathBuf::from(format!("/proc/self/map_files/{start:x}-{end:x}"))
     }
 

@@ -6,8 +6,11 @@
 
 use std::sync::{Once, OnceLock};
 
-/// Page size on x86-64.
-const PAGE_SIZE: usize = 4096;
+/// Returns the page size, which depends on the kernel on arm64.
+pub(super) fn page_size() -> usize {
+    // SAFETY: takes a number and reads a constant of this process, also in a signal handler.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
 
 static INSTALL_ONCE: Once = Once::new();
 static PREVIOUS_HANDLER: OnceLock<libc::sigaction> = OnceLock::new();
@@ -36,7 +39,7 @@ pub(super) fn install() {
 extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel calls this with a valid `info`; a SIGBUS of a fault has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    if code == libc::BUS_ADRERR && replace(address & !(PAGE_SIZE - 1)) {
+    if code == libc::BUS_ADRERR && replace(address & !(page_size() - 1)) {
         return;
     }
     call_previous(signal, info, context);
@@ -56,7 +59,7 @@ fn replace(page: usize) -> bool {
         let before = *errno;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let mapped =
-            libc::mmap(page as *mut libc::c_void, PAGE_SIZE, libc::PROT_READ, flags, -1, 0);
+            libc::mmap(page as *mut libc::c_void, page_size(), libc::PROT_READ, flags, -1, 0);
         *errno = before;
         mapped != libc::MAP_FAILED
     }

@@ -9,7 +9,7 @@ use engine::model::ids::Pid;
 
 use super::area::{Header, RowState};
 use crate::hooks::HOOKS;
-use crate::plan::patch::JUMP;
+use crate::plan::entry::native::JUMP;
 
 /// How often the jumps of a process are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn jumps_are_read_in_address_list_order() {
-        let code = [[0xe9, 1, 2, 3, 4], [0xcc, 1, 2, 3, 4]];
+        let code = [[0xe9; JUMP], [0xcc; JUMP]];
         let own = Pid(std::process::id());
         let addresses = [code[1].as_ptr() as u64, code[0].as_ptr() as u64];
         assert_eq!(read(own, &addresses), Some(vec![code[1], code[0]]));

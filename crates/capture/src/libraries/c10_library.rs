@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::driver_library::{FileIdentity, function};
 use crate::files::{Elf, map, symbols};
-use crate::plan::prologue::attach_point;
+use crate::plan::entry::native::attach_point;
 use crate::wire;
 
 /// The probed functions, by mangled name; in PyTorch 1 the totals are signed.

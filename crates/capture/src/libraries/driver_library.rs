@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 
 use object::elf::Sym64;
 use object::read::elf::Sym;
-use object::{Architecture, Endianness, Object, ObjectSegment};
+use object::{Endianness, Object, ObjectSegment};
 
 use crate::error::shortage;
 use crate::files::{Elf, map, open_regular, symbols};
 use crate::hooks::{HOOKS, is_unknown_memory_function};
-use crate::plan::prologue::{AttachPoint, attach_point};
+use crate::libraries::ARCHITECTURE;
+use crate::plan::entry::AttachPoint;
+use crate::plan::entry::native::attach_point;
 
 /// Identity of a file, independent of the mount: overlay mounts of one layer have different device
 /// numbers, and attaching through two of them would count every call twice.
@@ -78,8 +80,8 @@ pub enum DriverLibraryError {
     },
     /// It is for another processor.
     #[error(
-        "{path} is for another processor ({machine}), and live tracing supports x86-64 only; give the \
-         path of the libcuda.so.1 that programs of this host load"
+        "{path} is for another processor ({machine}) than this program; give the path of the \
+         libcuda.so.1 that programs of this host load"
     )]
     Machine {
         /// The file.
@@ -121,8 +123,8 @@ impl DriverLibrary {
             Ok(elf) => elf,
             Err(source) => return Err(DriverLibraryError::Elf { path, source }),
         };
-        // Probe points are found by decoding x86-64 code.
-        if elf.architecture() != Architecture::X86_64 {
+        // Probe points are found by decoding machine code.
+        if elf.architecture() != ARCHITECTURE {
             let machine = format!("{:?}", elf.architecture());
             return Err(DriverLibraryError::Machine { path, machine });
         }

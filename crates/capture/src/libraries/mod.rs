@@ -17,16 +17,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+/// The processor of this program, and so of the libraries that can be probed.
+pub(crate) const ARCHITECTURE: object::Architecture = if cfg!(target_arch = "aarch64") {
+    object::Architecture::Aarch64
+} else {
+    object::Architecture::X86_64
+};
+
 /// Directories where drivers are installed. The cache of `ldconfig` is not read: a static binary
 /// would have to support every version of its format.
 const DRIVER_DIRS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
     "/usr/lib",
     "/usr/local/nvidia/lib64",
     "/usr/local/cuda/compat",
     "/usr/lib/wsl/lib",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    // Jetson.
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/usr/lib/aarch64-linux-gnu/tegra",
     "/run/opengl-driver/lib",
 ];
 

@@ -1,8 +1,7 @@
 //! Decides how to attach, as a pure function of the facts in [`host_info`]. `doctor` prints it.
 
+pub mod entry;
 pub mod host_info;
-pub mod patch;
-pub mod prologue;
 pub mod restrictions;
 
 use std::fmt;
@@ -110,15 +109,6 @@ pub enum PlanError {
         /// The value, the consequence and the next step.
         message: String,
     },
-    /// The processor is not supported: the probes depend on machine code and calling convention.
-    #[error(
-        "live tracing supports x86-64 only, and this machine is {machine}; the verbs that read files, \
-         such as `report`, work here"
-    )]
-    Machine {
-        /// `uname -m`.
-        machine: String,
-    },
     /// The limit of open files is too low.
     #[error(
         "this process may have {limit} files open, and tracing needs {needed}; raise the limit with \
@@ -180,10 +170,6 @@ const fn advice(admin: bool) -> &'static str {
 
 /// Checks the facts that rule out tracing before any attach mode is tried.
 pub fn preconditions(host: &HostInfo) -> Result<(), PlanError> {
-    // `linux32` reports an x86-64 kernel as i686.
-    if !["x86_64", "i686"].contains(&host.machine.as_str()) {
-        return Err(PlanError::Machine { machine: host.machine.clone() });
-    }
     // Before capabilities: a user namespace shows capabilities that do not count.
     let refused = restrictions(host).into_iter().find(|found| found.effect == Effect::Refused);
     if let Some(found) = refused {
@@ -352,8 +338,7 @@ mod tests {
         let good = host((6, 18), &AttachMode::ALL);
         let limits = |open_files, address_space| Limits { open_files, address_space };
         let none = SecurityFacts::default;
-        let cases: [(HostInfo, &str); 8] = [
-            (HostInfo { machine: "aarch64".into(), ..good.clone() }, "x86-64 only"),
+        let cases: [(HostInfo, &str); 7] = [
             (HostInfo { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 66"),
             (
                 HostInfo { limits: limits(None, Some(100 << 20)), ..good.clone() },

@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use crate::error::Error;
 use engine::model::ids::Pid;
 
-/// Nanoseconds of a tick, the unit of start times in `/proc`. Fixed for user space on x86-64.
+/// Nanoseconds of a tick, the unit of start times in `/proc`. Fixed for user space on x86-64 and
+/// arm64.
 const TICK: u64 = 10_000_000;
 
 /// Returns the start time of a running process in nanoseconds since boot, rounded down to a tick;

@@ -83,6 +83,15 @@ pub struct GpuRow<'a> {
     pub processes: u64,
 }
 
+impl GpuRow<'_> {
+    /// Returns whether the driver knows the GPU and reports no memory of it, as for GPUs that share
+    /// their memory with the CPU.
+    #[must_use]
+    pub const fn is_memory_unreported(&self) -> bool {
+        !self.name.is_empty() && self.total.is_none()
+    }
+}
+
 impl<'a> View<'a> {
     /// Builds the view of a snapshot. `gpus`: the GPUs of the host, as far as they are known.
     pub fn of(snapshot: &'a Snapshot, gpus: &[GpuFacts<'a>]) -> Self {

@@ -1,7 +1,7 @@
 //! Notes on the accuracy of a view.
 
 use super::GpuRow;
-use crate::model::{Bytes, Timestamp};
+use crate::model::{Bytes, GpuId, Timestamp};
 use crate::snapshot::{LostTotals, Snapshot};
 
 /// Something that readers should know about the values. Outputs number the notes in this order.
@@ -27,6 +27,12 @@ pub enum Note {
     BeforeTrace {
         /// Number of processes.
         processes: u64,
+    },
+    /// The driver reports neither total nor used memory of these GPUs, as for GPUs that share
+    /// their memory with the CPU.
+    NoDeviceMemory {
+        /// The GPUs.
+        gpus: Vec<GpuId>,
     },
     /// The driver reports no usage: used memory is traced memory.
     NoDriverUsage,
@@ -58,6 +64,7 @@ impl Note {
             Self::CaptureEnded { .. } => "capture_ended",
             Self::NotExact { .. } => "not_exact",
             Self::BeforeTrace { .. } => "before_trace",
+            Self::NoDeviceMemory { .. } => "no_device_memory",
             Self::NoDriverUsage => "no_driver_usage",
             Self::NoStack { .. } => "no_stack",
             Self::CachedAtExit { .. } => "cached_at_exit",
@@ -79,8 +86,12 @@ pub(super) fn of(snapshot: &Snapshot, gpus: &[GpuRow<'_>]) -> Vec<Note> {
     if before > 0 {
         notes.push(Note::BeforeTrace { processes: before });
     }
+    let unreported: Vec<GpuId> =
+        gpus.iter().filter(|gpu| gpu.is_memory_unreported()).filter_map(|gpu| gpu.gpu).collect();
     let running = snapshot.processes.iter().any(|process| process.ended.is_none());
-    if running && !gpus.iter().any(|gpu| gpu.used.is_some()) {
+    if !unreported.is_empty() {
+        notes.push(Note::NoDeviceMemory { gpus: unreported });
+    } else if running && !gpus.iter().any(|gpu| gpu.used.is_some()) {
         notes.push(Note::NoDriverUsage);
     }
     let (allocations, total) = (snapshot.without_stack, snapshot.allocations_total);

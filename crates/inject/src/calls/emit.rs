@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::loss;
+use crate::arch::prefetch_line;
 use crate::area::{COMPLETE, RECORD_HEADER, RecordHeader, Ring};
 use crate::process::{self, RingData};
 use crate::wire::{Head, ThreadName, VS_CLASS_OTHER};
@@ -95,16 +96,9 @@ pub(crate) fn wake() {
 #[inline]
 fn prefetch(data: RingData, offset: usize) {
     for line in 0..PREFETCHED_LINES {
-        // SAFETY: the address is in the second of the two mappings at the latest; the instruction
-        // has no effect but on caches.
-        unsafe {
-            let address = data.start.add(offset + PREFETCH_DISTANCE + line * 64);
-            core::arch::asm!(
-                "prefetchw [{0}]",
-                in(reg) address,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
+        // SAFETY: the address is in the second of the two mappings at the latest.
+        let address = unsafe { data.start.add(offset + PREFETCH_DISTANCE + line * 64) };
+        prefetch_line(address);
     }
 }
 

@@ -91,8 +91,8 @@ fn read(frame: &Frame, row: &Row) -> Option<(Option<Shape>, u64)> {
         return Some((None, frame.argument(row.hook.stream_argument)));
     }
     if u32::from(row.hook.action) == VS_ACTION_LAUNCH {
-        // SAFETY: these functions have five arguments on the stack.
-        let more = [0, 1, 2].map(|index| unsafe { frame.stack_argument(index) });
+        // SAFETY: these functions have five more arguments.
+        let more = [0, 1, 2].map(|index| unsafe { frame.late_argument(index) });
         let shape = Shape {
             grid: [args[1] as u32, args[2] as u32, args[3] as u32],
             block: [args[4] as u32, args[5] as u32, more[0] as u32],

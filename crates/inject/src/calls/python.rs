@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use super::emit;
 use super::stack::{mark_sent, mix, was_sent};
 use super::thread::ThreadState;
+use crate::arch::MAX_ADDRESS;
 use crate::process::Area;
 use crate::wire::{
     PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_CODE, VS_PYTHON_FRAME,
@@ -83,7 +84,7 @@ fn read(address: u64, bytes: usize, words: &mut [u64; WORDS]) -> bool {
 }
 
 const fn is_plausible(address: u64) -> bool {
-    address >= 4096 && address < 1 << 47 && address.is_multiple_of(8)
+    address >= 4096 && address < MAX_ADDRESS && address.is_multiple_of(8)
 }
 
 fn word(address: u64) -> u64 {

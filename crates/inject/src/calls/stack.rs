@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::thread::ThreadState;
 use super::{emit, loss, python};
+use crate::arch::code_address;
 use crate::area::{KnownStack, SENT_WAYS, known_chain};
 use crate::process::{self, Area};
 use crate::shared;
@@ -239,6 +240,7 @@ fn capture_fp_stack(
     while count < VS_ADDRESSES_MAX && pointer >= above {
         let pair = word(caller, pointer).zip(word(caller, pointer.wrapping_add(8)));
         let Some((next, address)) = pair.filter(|(_, address)| *address != 0) else { break };
+        let address = code_address(address);
         (above, pointer) = (pointer + 16, next);
         hash = mix(hash, address);
         addresses[count] = address;

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::emit;
+use crate::arch::thread_word;
 use crate::process;
 use crate::shared;
 use crate::wire::{VS_CONTEXTS, VS_INFLIGHT, VS_THREAD, VS_THREAD_EXIT};
@@ -54,33 +55,10 @@ static DROPPED_AT: AtomicU64 = AtomicU64::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
-core::arch::global_asm!(
-    ".section .tbss.vramscope_thread, \"awT\", @nobits",
-    ".balign 8",
-    ".globl vramscope_thread",
-    ".hidden vramscope_thread",
-    ".type vramscope_thread, @object",
-    ".size vramscope_thread, 8",
-    "vramscope_thread:",
-    ".zero 8",
-    ".text",
-);
-
 /// Returns the address of the calling thread's word.
 #[inline(always)]
 fn word() -> *mut *mut ThreadState {
-    let address: *mut *mut ThreadState;
-    // SAFETY: reads the offset of a variable in static thread-local storage and adds the thread
-    // pointer, which is at its own address on x86-64.
-    unsafe {
-        core::arch::asm!(
-            "mov {0}, qword ptr [rip + vramscope_thread@GOTTPOFF]",
-            "add {0}, qword ptr fs:[0]",
-            out(reg) address,
-            options(nostack, readonly, preserves_flags),
-        );
-    }
-    address
+    thread_word().cast()
 }
 
 /// Reserves the table. Returns false if there is not enough memory.

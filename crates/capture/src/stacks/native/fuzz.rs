@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use framehop::x86_64::UnwindRegsX86_64;
 use object::{Object, ObjectSection};
 
+use super::arch;
 use super::modules::{Module, ModuleRegistry};
 use super::symbolizer::NativeSymbolizer;
-use super::unwind::FrameLocation;
+use super::unwind::{FrameLocation, Registers};
 use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
 use crate::files::{ElfImage, open_regular};
 
@@ -66,7 +66,7 @@ fn unwind(rules: &mut UnwindRules, caches: &mut RuleCaches, address: u64) {
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     let stack = StackCopy { from: STACK, bytes: &bytes };
     let mut next = address.wrapping_add(1);
-    let mut registers = UnwindRegsX86_64::new(next, STACK, STACK + 32);
+    let mut registers = arch::unwind_regs(Registers { ip: next, sp: STACK, bp: STACK + 32 });
     for _ in 0..FRAMES {
         let before = registers.sp();
         match caches.step(rules, next, &mut registers, &stack) {

@@ -5,6 +5,7 @@
 //! a separate thread).
 
 mod address_space;
+mod arch;
 mod debug_file;
 mod demangle;
 mod drap;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
-use framehop::x86_64::UnwindRegsX86_64;
 
 use super::address_space::{AddressSpace, CodeLocation};
+use super::arch::{self, UnwindRegs};
 use super::modules::{Module, ModuleFinder, ModuleId, ModuleRegistry};
 use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
 use crate::files::Mapping;
@@ -329,7 +329,6 @@ impl NativeUnwinder {
                 return Some((FrameLocation::Probe(address), address));
             };
             address = original;
-            walk.registers.set_ip(address);
             location = space.locate(address.checked_sub(1)?, &mut self.modules);
         }
         match location {
@@ -353,7 +352,7 @@ struct StackWalk<'a> {
     hijacked: &'a [HijackedReturn],
     /// Entries of that list up to the last one that was used.
     used: usize,
-    registers: UnwindRegsX86_64,
+    registers: UnwindRegs,
     /// Return address of the next frame, as on the stack.
     address: u64,
     /// Slot of that address; none for the first frame and in a frame-pointer walk.
@@ -364,13 +363,12 @@ struct StackWalk<'a> {
 
 impl<'a> StackWalk<'a> {
     fn new(registers: Registers, bytes: &'a [u8], hijacked: &'a [HijackedReturn]) -> Self {
-        let Registers { ip, sp, bp } = registers;
         Self {
-            stack: StackCopy { from: sp, bytes },
+            stack: StackCopy { from: registers.sp, bytes },
             hijacked,
             used: 0,
-            registers: UnwindRegsX86_64::new(ip, sp, bp),
-            address: ip,
+            registers: arch::unwind_regs(registers),
+            address: registers.ip,
             at: u64::MAX,
             locations: Vec::with_capacity(32),
             slots: Vec::with_capacity(32),
@@ -380,7 +378,8 @@ impl<'a> StackWalk<'a> {
     fn found(&mut self, address: u64, at: u64) {
         (self.address, self.at) = (address, at);
         let offset = at.saturating_sub(self.stack.from);
-        self.slots.push(ReturnSlot { offset, value: address });
+        let value = self.stack.word(at).unwrap_or(address);
+        self.slots.push(ReturnSlot { offset, value });
     }
 
     /// Returns the original address that a probe replaced: the one for this slot, else the next in

@@ -3,10 +3,11 @@
 //! Tables belong to files, not to processes, so there is one unwinder per file. It works with the
 //! virtual addresses in the file, so its caches are valid for every process.
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 
+use super::arch::{self, Cache, UnwindRegs, Unwinder};
 use super::drap::{DrapFinder, DrapRule};
+use super::unwind::Registers;
 use crate::files::{Elf, ElfImage, FileRange};
 
 /// Number of caches among which addresses are divided; each has 509 entries.
@@ -14,14 +15,14 @@ const CACHE_SHARDS: usize = 64;
 
 /// Unwind rules of a file, or frame pointers without a file.
 pub(super) struct UnwindRules {
-    unwinder: UnwinderX86_64<FileRange>,
+    unwinder: Unwinder<FileRange>,
     drap: Option<DrapFinder>,
 }
 
 impl UnwindRules {
     /// Returns rules that follow frame pointers.
     pub(super) fn frame_pointers() -> Self {
-        Self { unwinder: UnwinderX86_64::new(), drap: None }
+        Self { unwinder: Unwinder::new(), drap: None }
     }
 
     /// Returns the rules of a file; without unwind tables it follows frame pointers.
@@ -29,10 +30,12 @@ impl UnwindRules {
         let Some(elf) = image.elf() else { return Self::frame_pointers() };
         let addresses = image.addresses();
         let base = addresses.start;
-        let mut unwinder = UnwinderX86_64::new();
+        let mut unwinder = Unwinder::new();
         let sections = sections(image, &elf);
         unwinder.add_module(Module::new(String::new(), addresses, base, sections));
-        Self { unwinder, drap: DrapFinder::new(image, &elf) }
+        let has_drap = cfg!(target_arch = "x86_64");
+        let drap = has_drap.then(|| DrapFinder::new(image, &elf)).flatten();
+        Self { unwinder, drap }
     }
 }
 
@@ -73,7 +76,7 @@ pub(super) enum UnwindStep {
 }
 
 /// Caches of rules by address.
-pub(super) struct RuleCaches([Option<CacheX86_64>; CACHE_SHARDS]);
+pub(super) struct RuleCaches([Option<Cache>; CACHE_SHARDS]);
 
 impl Default for RuleCaches {
     fn default() -> Self {
@@ -88,10 +91,10 @@ impl RuleCaches {
         &mut self,
         rules: &mut UnwindRules,
         address: u64,
-        registers: &mut UnwindRegsX86_64,
+        registers: &mut UnwindRegs,
         stack: &StackCopy<'_>,
     ) -> UnwindStep {
-        let (sp, bp) = (registers.sp(), registers.bp());
+        let (sp, bp) = (registers.sp(), arch::frame_pointer(registers));
         let step = self.plain_step(&rules.unwinder, address, registers, stack);
         // Only a frame-pointer step ends there, and only a realigned stack has this alignment.
         let may_be_drap =
@@ -108,9 +111,9 @@ impl RuleCaches {
 
     fn plain_step(
         &mut self,
-        unwinder: &UnwinderX86_64<FileRange>,
+        unwinder: &Unwinder<FileRange>,
         address: u64,
-        registers: &mut UnwindRegsX86_64,
+        registers: &mut UnwindRegs,
         stack: &StackCopy<'_>,
     ) -> UnwindStep {
         let Some(frame) = FrameAddress::from_return_address(address) else {
@@ -118,12 +121,14 @@ impl RuleCaches {
         };
         let shard = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         let Some(shard) = self.0.get_mut(shard as usize) else { return UnwindStep::NoRule };
-        let cache = shard.get_or_insert_with(CacheX86_64::new);
+        let cache = shard.get_or_insert_with(Cache::new);
         let before = registers.sp();
-        let (mut at, mut unread, mut failures) = (0, None, 0);
+        // The slot of the return address is the first or the last one that is read.
+        let (mut first, mut last, mut unread, mut failures) = (None, 0, None, 0);
         let result = unwinder.unwind_frame(frame, registers, cache, &mut |address| {
-            at = address;
-            stack.word(address).ok_or_else(|| {
+            let word = stack.word(address);
+            (first, last) = (first.or(word.map(|word| (address, word))), address);
+            word.ok_or_else(|| {
                 unread = unread.or(Some(address));
                 failures += 1;
             })
@@ -138,8 +143,10 @@ impl RuleCaches {
                 UnwindStep::Unread(address)
             }
             (Ok(None), None) => UnwindStep::Start,
-            // The return address is read last.
             (Ok(Some(address)), None) if registers.sp() > before => {
+                let address = arch::code_address(address);
+                let is_first = |(_, word): &(u64, u64)| arch::code_address(*word) == address;
+                let at = first.filter(is_first).map_or(last, |(at, _)| at);
                 UnwindStep::Caller { address, at }
             }
             _ => UnwindStep::NoRule,
@@ -152,7 +159,7 @@ fn drap_step(
     rule: DrapRule,
     sp: u64,
     bp: u64,
-    registers: &mut UnwindRegsX86_64,
+    registers: &mut UnwindRegs,
     stack: &StackCopy<'_>,
 ) -> UnwindStep {
     let read = |address: u64| stack.word(address).ok_or(UnwindStep::Unread(address));
@@ -169,9 +176,7 @@ fn drap_step(
     match caller() {
         Ok((_, _, 0, _)) => UnwindStep::Start,
         Ok((caller_sp, caller_bp, address, at)) => {
-            registers.set_sp(caller_sp);
-            registers.set_bp(caller_bp);
-            registers.set_ip(address);
+            arch::set(registers, Registers { ip: address, sp: caller_sp, bp: caller_bp });
             UnwindStep::Caller { address, at }
         }
         Err(step) => step,

@@ -10,6 +10,8 @@ use crate::wire::WirePython;
 const MAX_ATTEMPTS: usize = 3;
 const MAX_INTERPRETERS: usize = 16;
 const MAX_THREADS: usize = 64;
+/// Offset of the list in `struct pthread`: after 24 words that are reserved for the ABI.
+const GLIBC_THREAD_LIST: u64 = 192;
 /// Number of frames of a thread that are checked.
 const FRAMES_CHECKED: usize = 4;
 
@@ -92,10 +94,12 @@ impl<M: MemoryReader> Validation<'_, M> {
         self.memory.word_at(interpreter, self.layout.interpreter_next)
     }
 
-    /// Returns whether an id is a thread pointer: in the x86-64 ABI it points to a pointer to
-    /// itself.
+    /// Returns whether an id is that of a thread. On x86-64, and with musl, it points to a pointer
+    /// to itself; on arm64, glibc's structure of a thread is an entry of a doubly linked list.
     fn is_thread(&self, id: u64) -> bool {
-        self.memory.word(id) == Some(id)
+        let entry = id.wrapping_add(GLIBC_THREAD_LIST);
+        let is_listed = || self.memory.word(self.memory.word(entry)?.wrapping_add(8));
+        self.memory.word(id) == Some(id) || is_listed() == Some(entry)
     }
 
     fn frames(&self, thread: u64, counts: &mut ValidationCounts) -> Option<()> {

@@ -6,7 +6,8 @@ use engine::view::{GpuRow, Leak, NotFreedRow, ProcessRow, ProcessState, View};
 
 use super::table;
 use super::text::{
-    forecast, gpu_name, growth, spread, state, too_early, used_gpus, used_of_total, used_parts,
+    forecast, gpu_name, growth, spread, state, too_early, traced, used_gpus, used_of_total,
+    used_parts,
 };
 use super::units::{compact_size, duration_words, mark};
 use super::{held, leak_location, notes, rate, stack_location};
@@ -112,7 +113,7 @@ fn gpu_line(gpu: &GpuRow<'_>, before: &str) -> String {
         growth => format!("; {growth}"),
     };
     let Some((used, total)) = gpu.used.zip(gpu.total) else {
-        return format!("{name}: {} traced{growth}", gpu.traced);
+        return format!("{name}: {}{growth}", traced(gpu));
     };
     format!("{name}: {} used{}{growth}", used_of_total(used, total, 2), used_parts(gpu, before))
 }

@@ -41,6 +41,14 @@ pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
                  contexts and code, only the driver-reported total is known"
             )
         }
+        Note::NoDeviceMemory { gpus } => {
+            let gpus: Vec<String> = gpus.iter().map(|gpu| format!("GPU {}", gpu.0)).collect();
+            format!(
+                "the driver reports no device memory of {}, which may share its memory with the CPU: \
+                 total, free and other memory are unknown, traced memory is not affected",
+                gpus.join(", ")
+            )
+        }
         Note::NoDriverUsage => {
             "the driver reports no usage: used memory is traced memory, without contexts and code"
                 .to_owned()

@@ -84,8 +84,15 @@ pub(crate) fn usage(gpu: &GpuRow<'_>) -> String {
     match (gpu.used, gpu.total) {
         (Some(used), Some(total)) => used_of_total(used, total, 1),
         (_, Some(total)) => format!("{} of {total} traced", gpu.traced),
-        (_, None) => format!("{} traced", gpu.traced),
+        (_, None) => traced(gpu),
     }
+}
+
+/// Returns the traced memory of a GPU whose total is unknown.
+pub(crate) fn traced(gpu: &GpuRow<'_>) -> String {
+    let unreported = gpu.is_memory_unreported();
+    let unreported = if unreported { " (device memory not reported)" } else { "" };
+    format!("{} traced{unreported}", gpu.traced)
 }
 
 /// Returns used memory that neither traced programs nor their contexts hold.
@@ -124,8 +131,7 @@ pub(crate) fn growth(gpu: &GpuRow<'_>) -> String {
 fn gpu_line(gpu: &GpuRow<'_>, width: usize) -> String {
     let (name, growth) = (gpu_name(gpu), growth(gpu));
     let Some((used, total)) = gpu.used.zip(gpu.total) else {
-        let total = gpu.total.map_or_else(String::new, |total| format!(" of {total}"));
-        return spread(&format!("{name}  {}{total} traced", gpu.traced), &growth, width);
+        return spread(&format!("{name}  {}", usage(gpu)), &growth, width);
     };
     let left = format!("{name}  {}  ", used_of_total(used, total, 1));
     let room = width.saturating_sub(table::length(&left) + table::length(&growth) + 4);

@@ -1,56 +1,33 @@
-//! Moves the first instructions of a function to other memory, so that a jump can replace them.
-//!
-//! The in-process library writes a jump of [`JUMP`] bytes over the start of a driver function. The
-//! instructions in those bytes run elsewhere, followed by a jump back. A function whose
-//! instructions cannot be moved safely is not patched.
-//!
-//! A uprobe may be attached to the same function at any time. The kernel executes the original of
-//! the instruction that it replaced and continues after it: inside our jump, if the jump covered
-//! it. The instruction at the attach point therefore keeps its place, and the jump follows it. The
-//! wrapper undoes the pushes of such instructions first.
+//! Moves the first instructions of a function of x86-64.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
 
-use super::prologue::{attach_point, branch_targets};
+use super::x86_prologue::{attach_point, branch_targets};
+use super::{Moved, Unmovable};
 
 /// Size of the jump that is written over the entry.
 pub const JUMP: usize = 5;
 
+/// `int3`, which a uprobe writes over the first byte of an instruction.
+pub const PROBE: [u8; 1] = [0xcc];
+
+/// Maximum distance from the patched code: a 32-bit jump reaches 2 GiB, and moved instructions
+/// access data next to the code.
+pub const MAX_DISTANCE: u64 = 1 << 30;
+
 /// Maximum size of moved instructions: each of up to 10 instructions grows by at most 4 bytes, and
 /// the last one can be 15 bytes long.
-pub const MAX_MOVED: usize = 80;
-
-/// Reason why a function cannot be patched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unmovable {
-    /// The bytes are not valid instructions, or the function is too short.
-    Unknown,
-    /// A branch of the function leads into the bytes that would be overwritten.
-    BranchTarget,
-    /// An instruction depends on its address in a way that is not supported.
-    Relative,
-    /// A target is more than 2 GiB away from the new address.
-    TooFar,
-    /// The jump would cover the attach point of probes.
-    Probed,
-}
-
-/// Moved instructions.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Moved {
-    /// The instructions from the first one on, for the new address.
-    pub code: Vec<u8>,
-    /// Number of original bytes that they replace; the function continues after them.
-    pub length: usize,
-    /// The last instruction is a jump: no jump back is needed.
-    pub is_final: bool,
-    /// Number of unchanged bytes before the jump.
-    pub offset: usize,
-    /// Code that undoes the pushes of the unchanged instructions.
-    pub undo: Vec<u8>,
-}
+const MAX_MOVED: usize = 80;
+/// Maximum size of the code that undoes pushes.
+const MAX_UNDO: usize = 16;
+/// `jmp *0(%rip)` and the address.
+const LONG_JUMP: usize = 14;
+/// `mov $hook, %r11d` and a long jump.
+const STUB: usize = 6 + LONG_JUMP;
+/// Maximum size of the code for one function.
+pub const MAX_FUNCTION_BYTES: usize = MAX_MOVED + LONG_JUMP + MAX_UNDO + STUB;
 
 /// Rewrites the first instructions of `code`, which starts at address `from`, so that they do the
 /// same at address `to`. `code` is the function, or its known part.
@@ -179,8 +156,32 @@ fn append_branch(moved: &mut Moved, instruction: &Instruction, at: u64) -> Resul
     Ok(())
 }
 
+/// Returns a jump at address `from`.
+pub fn jump(from: u64, to: u64) -> Result<[u8; JUMP], Unmovable> {
+    let mut code = [0xe9, 0, 0, 0, 0];
+    code[1..].copy_from_slice(&distance(from.wrapping_add(JUMP as u64), to)?.to_le_bytes());
+    Ok(code)
+}
+
+/// Returns the jump back into a function, which changes no register.
+pub fn return_jump(_from: u64, to: u64) -> Result<Vec<u8>, Unmovable> {
+    Ok(long_jump(to).to_vec())
+}
+
+/// Returns code that jumps to the wrapper with the number of the hook in `r11d`.
+#[must_use]
+pub fn stub(hook: u32, wrapper: u64) -> Vec<u8> {
+    [&[0x41, 0xbb][..], &hook.to_le_bytes(), &long_jump(wrapper)].concat()
+}
+
+fn long_jump(target: u64) -> [u8; LONG_JUMP] {
+    let mut code = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    code[6..].copy_from_slice(&target.to_le_bytes());
+    code
+}
+
 /// Returns the distance between two addresses, if 32 bits are enough.
-pub fn distance(from: u64, to: u64) -> Result<i32, Unmovable> {
+fn distance(from: u64, to: u64) -> Result<i32, Unmovable> {
     i32::try_from(to.wrapping_sub(from) as i64).map_err(|_| Unmovable::TooFar)
 }
 

@@ -1,4 +1,4 @@
-//! Finds the instruction of a function to probe. A probe on an instruction that the kernel cannot
+//! Finds the instruction of a function of x86-64 to probe. A probe on an instruction that the kernel cannot
 //! emulate is single-stepped, which costs 13–20 times as much in a virtual machine. Therefore the
 //! first instructions are decoded, and the probe goes to the first one that is emulated, provided
 //! that no instruction before it changes the stack pointer or an argument.
@@ -8,14 +8,7 @@ use iced_x86::{
     OpAccess, OpKind, Register,
 };
 
-/// An instruction to probe.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AttachPoint {
-    /// Offset from the entry of the function.
-    pub offset: u64,
-    /// The kernel emulates the instruction.
-    pub emulated: bool,
-}
+use super::AttachPoint;
 
 /// Maximum bytes of a prologue that are searched: in real drivers 16 are enough.
 const MAX_PROLOGUE_BYTES: usize = 64;
