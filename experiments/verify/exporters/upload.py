@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,7 @@ VIEWS = ("cost_by_program", "coverage_by_host", "leaks_by_site", "waste_by_pod")
 def documented(command):
     """Returns a command of the guide, as words."""
     page = (ROOT / "docs/operations/fleet.md").read_text()
-    return next(line for line in page.splitlines() if line.startswith(command)).split()
+    return shlex.split(next(line for line in page.splitlines() if line.startswith(command)))
 
 
 def own_environment():
