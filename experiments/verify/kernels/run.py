@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Boots virtual machines with the kernels that GPU hosts run, and checks vramscope in each: guest.py has the checks.
 
-usage: run.py --binaries DIR [--kernels 5.15,6.8] [--out DIR] [--results FILE]
+usage: run.py --binaries DIR [--kernels 5.15,6.8] [--hardened-only] [--out DIR] [--results FILE]
        run.py --report [--results FILE]
 
 DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. Kernels
@@ -141,7 +141,7 @@ def boot(options, image, initrd, out):
     checks = out / "checks.txt"
     checks.unlink(missing_ok=True)
     command = [*options.qemu, "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
-               "-append", "console=ttyS0 panic=-1 rdinit=/init quiet", "-nic", "none", "-monitor", "none",
+               "-append", f"console=ttyS0 panic=-1 rdinit=/init quiet{' vramscope_checks=hardened' * options.hardened_only}", "-nic", "none", "-monitor", "none",
                "-serial", f"file:{out}/console.txt", "-serial", f"file:{checks}"]
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=options.timeout, check=False)
     text = checks.read_text(errors="replace") if checks.exists() else ""
@@ -200,6 +200,7 @@ def main():
     parser.add_argument("--out", default="/tmp/vramscope-kernels")
     parser.add_argument("--results", default=TOP / "experiments/results/kernels/results.json")
     parser.add_argument("--timeout", type=int, default=3600, help="seconds per kernel")
+    parser.add_argument("--hardened-only", action="store_true", help="only the checks of security settings")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     file = pathlib.Path(options.results)
@@ -221,7 +222,9 @@ def main():
         if rows:
             # Messages of failed checks stay in the results; those of others do not matter.
             keep = [row if not row["works"] or row["capability"] == "kernel" else {**row, "found": ""} for row in rows]
-            results[series] = keep
+            new = {(row["capability"], row["mode"]) for row in keep}
+            old = results.get(series, []) if options.hardened_only else []
+            results[series] = [row for row in old if (row["capability"], row["mode"]) not in new] + keep
             file.write_text(json.dumps(results, indent=1) + "\n")
     if failed:
         sys.exit(f"failed on {', '.join(failed)}; the console of the last machine is in {out}/console.txt")
