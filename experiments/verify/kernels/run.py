@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Boots virtual machines with the kernels that GPU hosts run, and checks vramscope in each: guest.py has the checks.
 
-usage: run.py --binaries DIR [--arch arm64] [--kernels 5.15,6.8] [--out DIR] [--results FILE]
+usage: run.py --binaries DIR [--arch arm64] [--kernels 5.15,6.8] [--hardened-only] [--out DIR] [--results FILE]
        run.py --report [--results FILE]
 
 DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. Kernels
@@ -150,8 +150,9 @@ def boot(options, image, initrd, out):
     checks.unlink(missing_ok=True)
     _, machine, console, has_second_port = MACHINES[options.arch]
     ports = [out / "console.txt", checks] if has_second_port else [checks]
+    checked = " vramscope_checks=hardened" * options.hardened_only
     command = [*options.qemu, *machine, "-accel", "tcg", "-smp", "2", "-m", "3G", "-nographic", "-no-reboot", "-kernel", image, "-initrd", initrd,
-               "-append", f"console={console} panic=-1 rdinit=/init quiet", "-nic", "none", "-monitor", "none"]
+               "-append", f"console={console} panic=-1 rdinit=/init quiet{checked}", "-nic", "none", "-monitor", "none"]
     command += [word for port in ports for word in ("-serial", f"file:{port}")]
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=options.timeout, check=False)
     text = checks.read_text(errors="replace") if checks.exists() else ""
@@ -211,6 +212,7 @@ def main():
     parser.add_argument("--out", default="/tmp/vramscope-kernels")
     parser.add_argument("--results", default=TOP / "experiments/results/kernels/results.json")
     parser.add_argument("--timeout", type=int, default=3600, help="seconds per kernel")
+    parser.add_argument("--hardened-only", action="store_true", help="only the checks of security settings")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     file = pathlib.Path(options.results)
@@ -232,7 +234,10 @@ def main():
         if rows:
             # Messages of failed checks stay in the results; those of others do not matter.
             keep = [row if not row["works"] or row["capability"] == "kernel" else {**row, "found": ""} for row in rows]
-            results[series if options.arch == "amd64" else f"{series} {options.arch}"] = keep
+            key = series if options.arch == "amd64" else f"{series} {options.arch}"
+            new = {(row["capability"], row["mode"]) for row in keep}
+            old = results.get(key, []) if options.hardened_only else []
+            results[key] = [row for row in old if (row["capability"], row["mode"]) not in new] + keep
             file.write_text(json.dumps(results, indent=1) + "\n")
     if failed:
         sys.exit(f"failed on {', '.join(failed)}; the console of the last machine is in {out}/console.txt")
