@@ -46,8 +46,6 @@ pub(crate) struct AddressSpace {
     changed: bool,
     /// The last read failed: the process has exited, or cannot be read.
     read_failed: bool,
-    /// See [`AddressSpace::use_mmap_events`].
-    from_mmap_events: bool,
 }
 
 impl AddressSpace {
@@ -61,7 +59,6 @@ impl AddressSpace {
             read_duration: Duration::ZERO,
             changed: false,
             read_failed: false,
-            from_mmap_events: false,
         }
     }
 
@@ -75,9 +72,15 @@ impl AddressSpace {
         self.read_failed && self.entries.is_empty()
     }
 
-    /// Returns whether the mappings come from mmap events only.
-    pub(super) fn is_from_mmap_events(&self) -> bool {
-        self.from_mmap_events
+    /// Returns whether the uprobes pages are known. They are mapped at the first probe, and a process
+    /// may have exited since its mappings were read.
+    pub(super) fn knows_probes(&self) -> bool {
+        !self.probes.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_probes(&mut self) {
+        self.probes.clear();
     }
 
     /// Reads the mappings again if needed; to be called before a stack is unwound.
@@ -153,7 +156,6 @@ impl AddressSpace {
             mappings.push(mmap.clone());
         }
         self.replace(mappings);
-        self.from_mmap_events = true;
     }
 
     fn replace(&mut self, mut mappings: Vec<Mapping>) {

@@ -320,8 +320,7 @@ impl NativeUnwinder {
         let mut address = walk.address;
         // Minus 1: a call can be the last instruction of a function that never returns.
         let mut location = space.locate(address.checked_sub(1)?, &mut self.modules);
-        // The uprobes page of a process that has exited is not known.
-        let may_be_probe = space.is_from_mmap_events()
+        let may_be_probe = !space.knows_probes()
             && location == CodeLocation::Nothing
             && walk.used < walk.hijacked.len();
         if space.is_probe(address) || may_be_probe {

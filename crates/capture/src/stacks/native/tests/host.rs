@@ -81,7 +81,11 @@ fn hijacked_return_addresses_are_restored() {
         .chain(patched.slots.iter().map(|slot| slot.value))
         .collect();
     let resolved = native.resolve_addresses(paused.pid(), &addresses, &in_order);
-    assert_eq!((resolved.locations, resolved.end), (patched.locations, StackEnd::Start));
+    assert_eq!((&resolved.locations, resolved.end), (&patched.locations, StackEnd::Start));
+
+    // The mappings were read before the first probe, and cannot be read again.
+    native.spaces.get_mut(&paused.pid()).unwrap().forget_probes();
+    assert_eq!(paused.unwind_with(&mut native, &by_slot), patched);
 }
 
 #[test]
