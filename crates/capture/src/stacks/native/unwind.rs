@@ -322,7 +322,7 @@ impl NativeUnwinder {
         let mut location = space.locate(address.checked_sub(1)?, &mut self.modules);
         let may_be_probe = !space.knows_probes()
             && location == CodeLocation::Nothing
-            && walk.used < walk.hijacked.len();
+            && walk.hijacked_index().is_some();
         if space.is_probe(address) || may_be_probe {
             let Some(original) = walk.original() else {
                 return Some((FrameLocation::Probe(address), address));
@@ -384,10 +384,14 @@ impl<'a> StackWalk<'a> {
     /// Returns the original address that a probe replaced: the one for this slot, else the next in
     /// order.
     fn original(&mut self) -> Option<u64> {
-        let by_slot = self.hijacked.iter().position(|hijacked| hijacked.at == self.at);
-        let index = by_slot.unwrap_or(self.used);
+        let index = self.hijacked_index()?;
         self.used = self.used.max(index.saturating_add(1));
         self.hijacked.get(index).map(|hijacked| hijacked.address)
+    }
+
+    fn hijacked_index(&self) -> Option<usize> {
+        let by_slot = self.hijacked.iter().position(|hijacked| hijacked.at == self.at);
+        by_slot.or_else(|| (self.used < self.hijacked.len()).then_some(self.used))
     }
 
     fn finish(self, end: StackEnd) -> UnwoundStack {
