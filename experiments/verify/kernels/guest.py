@@ -19,6 +19,8 @@ VRAMSCOPE = "/usr/bin/vramscope"
 SIM = pathlib.Path("/opt/sim")
 WORKLOAD = str(SIM / "workload")
 ADDRESS = "127.0.0.1:9754"
+# The function of `train` that allocates; `steps` alone is also in its command line.
+STEPS = "programs::threads::steps"
 TIMEOUT_SECONDS = 400
 # On the command line of the kernel.
 HARDENED_ONLY = "vramscope_checks=hardened"
@@ -108,7 +110,7 @@ def check_mode(mode):
         differences += wrong
         if program[0] == "train":
             text = json.dumps(last_report(done))
-            report("native stacks", "steps" in text, "" if "steps" in text else done.stdout[-1500:] + done.stderr, mode)
+            report("native stacks", STEPS in text, "" if STEPS in text else done.stdout[-1500:] + done.stderr, mode)
     report("exact ledger", not differences, differences, mode)
     done, directory = trace("python", "trace", command=["python3", "/tmp/train.py"])
     wrong = compare(done, directory)

@@ -44,8 +44,8 @@ pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
         Note::NoDeviceMemory { gpus } => {
             let gpus: Vec<String> = gpus.iter().map(|gpu| format!("GPU {}", gpu.0)).collect();
             format!(
-                "the driver reports no device memory of {}, which may share its memory with the CPU: \
-                 total, free and other memory are unknown, traced memory is not affected",
+                "the driver reports no device memory of {}, as for GPUs that share it with the CPU: total, \
+                 free and other memory are unknown, traced memory is not affected",
                 gpus.join(", ")
             )
         }
