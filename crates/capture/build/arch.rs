@@ -6,8 +6,8 @@ pub(crate) fn define(arch: &str) -> Result<&'static str, String> {
         "x86_64" => Ok("-D__TARGET_ARCH_x86"),
         "aarch64" => Ok("-D__TARGET_ARCH_arm64"),
         other => Err(format!(
-            "live tracing supports x86-64 and arm64 only, not {other}; build with \
-             --no-default-features for the verbs that read files"
+            "vramscope supports x86-64 and arm64, not {other}; copy recordings to such a machine \
+             to analyze them"
         )),
     }
 }
