@@ -45,8 +45,13 @@ fn gpu_with_unified_memory_shows_traced_memory_and_a_note() {
     assert_eq!((gpu.get("total_bytes"), gpu.get("used_bytes")), (None, None), "{gpu}");
     assert_eq!(gpu["traced_bytes"], 8 << 20, "{gpu}");
     assert_eq!(report["notes"][0]["type"], "no_device_memory", "{}", report["notes"]);
-    let output =
-        env.command(VRAMSCOPE).args(["trace", "--duration", "1s", "--all"]).output().unwrap();
+    let output = env
+        .command(VRAMSCOPE)
+        .args(["trace", "--interval", "300ms", "--"])
+        .arg(harness::simulator().join("workload"))
+        .args(workload)
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("traced (device memory not reported)"), "{text}");
 }

@@ -35,8 +35,8 @@ pub(crate) const CHAIN_VARIABLE: &str = "VRAMSCOPE_CHAINED_INJECTION";
 /// Maximum length of a function name, with the terminating zero.
 pub(crate) const MAX_SYMBOL: usize = 64;
 
-/// The largest page size of any kernel.
-const PAGE: usize = 1 << 16;
+/// The largest page size of any kernel for this processor.
+const PAGE: usize = if cfg!(target_arch = "aarch64") { 1 << 16 } else { 4096 };
 
 /// A row of the hook table.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/operations/fleet.md"
-RESULTS = ROOT / "experiments/results/bench/fleet.json"
+RESULTS = ROOT / "experiments/results/fleet/results.json"
 STORES = {"prometheus": "Prometheus", "victoria-metrics": "VictoriaMetrics"}
 DASHBOARDS = ("vramscope-fleet", "vramscope", "vramscope-process", "vramscope-site")
 

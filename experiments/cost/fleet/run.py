@@ -41,7 +41,7 @@ def options():
     parser.add_argument("--python", help="Python with chdb, pyspark and duckdb")
     parser.add_argument("--scratch", help="directory in which replayed days are kept for the next run [default: a temporary one]")
     parser.add_argument("--machine", default="build machine")
-    parser.add_argument("--results", default=os.path.join(ROOT, "experiments/results/bench/fleet.json"))
+    parser.add_argument("--results", default=os.path.join(ROOT, "experiments/results/fleet/results.json"))
     found = parser.parse_args()
     found.hosts = [int(number) for number in found.hosts.split(",")]
     return found

@@ -69,6 +69,7 @@ pub(super) static METRIC_MAPPINGS: &[Row] = &[
     count(&catalog::FREES, "vramscope.frees", "{allocation}"),
     count(&catalog::FAILURES, "vramscope.failed_allocations", "{call}"),
     count(&catalog::OUT_OF_MEMORY, "vramscope.out_of_memory", "{call}"),
+    count(&catalog::OVERSIZED, "vramscope.oversized_requests", "{call}"),
     count(&catalog::LAUNCHES, "vramscope.launches", "{launch}"),
     count(&catalog::COPIED, "vramscope.copied", "By"),
     gauge(&catalog::KIND, "vramscope.live", "By"),
