@@ -357,7 +357,9 @@ fn simulator_variables_and_programs_are_documented() {
     let page = read("docs/internals/simulator.md");
     let first = |row: &Vec<String>| quoted(&row[0])[0].to_owned();
     let described: BTreeSet<String> = table(&page, "| variable |").iter().map(first).collect();
-    let source = read("simulator/driver/src/settings.rs") + &read("simulator/nvml/src/fault.rs");
+    let source = ["driver/src/settings.rs", "nvml/src/fault.rs", "nvml/src/lib.rs"]
+        .map(|file| read(&format!("simulator/{file}")))
+        .concat();
     let names = source.split(|c: char| !c.is_ascii_uppercase() && c != '_');
     let known: BTreeSet<String> =
         names.filter(|name| name.starts_with("SIM_")).map(str::to_owned).collect();
