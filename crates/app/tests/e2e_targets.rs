@@ -104,6 +104,39 @@ fn second_driver_copy_is_attached_while_tracing() {
 }
 
 #[test]
+fn drivers_loaded_one_by_one_predate_their_probes() {
+    let env = TestEnv::new().on_whole_host();
+    let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
+    tracer.next();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copies = (0..12).map(|number| {
+        let dir = elsewhere.path().join(number.to_string());
+        fs::create_dir(&dir).unwrap();
+        let copy = dir.join("libcuda.so.1");
+        fs::copy(&env.driver, &copy).unwrap();
+        copy
+    });
+    let others: Vec<_> =
+        copies.map(|copy| TestEnv::with_driver(copy).env("SIM_INIT_MS", "2000")).collect();
+    // While probes are attached to one copy, other processes load theirs: not all at the same time.
+    let start = |other: &TestEnv| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        other.workload(&["kinds"])
+    };
+    let workloads: Vec<_> = others.iter().map(start).collect();
+    let pids: Vec<_> = workloads.iter().map(|workload| workload.pid()).collect();
+    for workload in workloads {
+        workload.finish();
+    }
+    let traced = tracer.stop();
+    for pid in pids {
+        let process = process(traced.last(), pid);
+        assert_eq!(process["exact"], false, "{process}");
+        assert_eq!(process["uncertainty"]["before_trace"], true, "{process}");
+    }
+}
+
+#[test]
 fn one_driver_file_with_two_names_is_counted_once() {
     let env = TestEnv::new();
     let elsewhere = tempfile::tempdir().unwrap();

@@ -217,7 +217,8 @@ impl DriverAttachments {
         rescan: bool,
         processes: &mut ProcessTable,
     ) -> Result<bool, Error> {
-        let before: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
+        let mut known: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
+        let before = known.len();
         let mut batch = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
         self.new_processes.extend_from_slice(&batch.pids);
         self.mapped.append(&mut batch.mapped);
@@ -233,9 +234,13 @@ impl DriverAttachments {
                 self.try_mapping(loaded, &mapping)?;
             }
         }
-        let new = self.attached.keys().filter(|identity| !before.contains(identity)).cloned();
-        let new: HashSet<FileIdentity> = new.collect();
-        if !new.is_empty() {
+        // A scan can find and attach more copies, so it is repeated until it finds none.
+        loop {
+            let new = self.attached.keys().filter(|identity| !known.contains(identity)).cloned();
+            let new: HashSet<FileIdentity> = new.collect();
+            if new.is_empty() {
+                break;
+            }
             // These processes could call the driver before it was probed.
             for mapping in self.scan_processes(loaded)? {
                 let file = self.attempts.outcome(&mapping.file_id(), Instant::now());
@@ -243,9 +248,10 @@ impl DriverAttachments {
                     self.had_driver(mapping.pid, processes);
                 }
             }
+            known.extend(new);
         }
         self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.file));
-        Ok(!new.is_empty())
+        Ok(known.len() > before)
     }
 
     /// Requests the context of a thread that allocated in an unknown context.
