@@ -32,6 +32,8 @@ fn build() -> Result<(), String> {
 
 fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let clang = find_clang()?;
+    // For the unit tests of the probes.
+    println!("cargo::rustc-env=VRAMSCOPE_CLANG={clang}");
     let headers = env::var("DEP_BPF_INCLUDE").map_err(|_| "libbpf-sys reported no include path")?;
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
     let define = arch::define(&arch)?;

@@ -49,8 +49,9 @@ __noinline __u32 bandwidth_class(__u64 bytes, __u64 nanos)
 
 	if (!nanos)
 		nanos = 1;
-	/* bytes per second without overflow: large copies lose the remainder only */
-	rate = bytes < 1ULL << 34 ? bytes * 1000000000ULL / nanos : bytes / nanos * 1000000000ULL;
+	/* Bytes per second; large copies in units of 64 KiB, as the product would overflow. */
+	rate = bytes < 1ULL << 34 ? bytes * 1000000000ULL / nanos
+				  : ((bytes >> 16) * 1000000000ULL / nanos) << 16;
 	if (rate < 1024)
 		return 0;
 	top = rate;

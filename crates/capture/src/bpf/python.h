@@ -256,7 +256,8 @@ static __noinline __u64 hash_python(const struct vs_python *python, struct threa
 	struct frame_walk walk = {.python = python};
 
 	walk_frames(&walk, thread, frame);
-	return thread->loop.hash;
+	/* A stack that is cut is not the one that ends there. */
+	return mix(thread->loop.hash, thread->loop.frame != 0);
 }
 
 /* Returns 1 if the stack could not be sent. */

@@ -279,14 +279,7 @@ impl CallRecord {
     }
 
     fn failure(&self, handles: &Handles, site: ResolveSite<'_>) -> EventKind {
-        let size = SizeSource::Argument(1);
-        let requested = match self.semantics {
-            CallSemantics::Allocate { kind, size, .. } => Some((kind, self.requested(size))),
-            CallSemantics::AllocateAsync { .. } => Some((MemoryKind::Async, self.requested(size))),
-            CallSemantics::VmmCreate => Some((MemoryKind::Physical, self.requested(size))),
-            CallSemantics::VmmImport => Some((MemoryKind::Imported, 0)),
-            _ => None,
-        };
+        let meaning = self.semantics.meaning();
         let device = match self.semantics {
             CallSemantics::VmmCreate => match self.location(8) {
                 Some(MemoryLocation::Device(device)) => Some(device),
@@ -294,21 +287,11 @@ impl CallRecord {
             },
             _ => self.thread_device(),
         };
-        let freed = match self.semantics {
-            CallSemantics::Free { space, .. } => {
-                Some(AllocationKey { space, value: self.argument(0) })
-            }
-            CallSemantics::FreeAsync => Some(AllocationKey::address(self.argument(0))),
-            CallSemantics::VmmRelease => {
-                Some(AllocationKey { space: AddressType::Handle, value: self.argument(0) })
-            }
-            _ => None,
-        };
         EventKind::Failed(FailedCall {
             function: FunctionId(self.call.head.hook),
             code: self.call.head.result,
-            requested,
-            freed,
+            requested: meaning.requests.map(|(kind, size)| (kind, self.requested(size))),
+            freed: meaning.frees.map(|space| AllocationKey { space, value: self.argument(0) }),
             device,
             context: self.context().map(|context| handles.owner(context)),
             site: self.stack().and_then(site),
@@ -374,29 +357,38 @@ impl CallRecord {
                 let (function, kernel) = self.alias()?;
                 Some(EventKind::Activity(GpuActivity::Alias { function, kernel }))
             }
-            other => match self.vmm(other, site) {
-                Some(call) => Some(EventKind::Vmm(call)),
-                None => self.graph(other).map(EventKind::Graph),
-            },
+            CallSemantics::VmmCreate
+            | CallSemantics::VmmImport
+            | CallSemantics::VmmMulticast
+            | CallSemantics::VmmRetain
+            | CallSemantics::VmmRelease
+            | CallSemantics::VmmMap
+            | CallSemantics::VmmUnmap
+            | CallSemantics::VmmReserve
+            | CallSemantics::VmmUnreserve => self.vmm(semantics, site).map(EventKind::Vmm),
+            CallSemantics::CaptureBegin { .. }
+            | CallSemantics::CaptureEnd
+            | CallSemantics::GraphAllocNode
+            | CallSemantics::GraphFreeNode
+            | CallSemantics::GraphNode { .. }
+            | CallSemantics::GraphCreate
+            | CallSemantics::GraphInstantiate(_)
+            | CallSemantics::GraphLaunch
+            | CallSemantics::GraphExecDestroy
+            | CallSemantics::GraphDestroy
+            | CallSemantics::GraphTrim
+            | CallSemantics::GraphGet => self.graph(semantics).map(EventKind::Graph),
         }
     }
 
     /// Decodes a successful call whose results or structures could not be read: a loss, unless the
     /// call was only a query.
     fn loss(&self) -> Option<EventKind> {
-        match self.semantics {
-            CallSemantics::Allocate { size, .. } => Some(self.lost_allocation(size)),
-            CallSemantics::AllocateAsync { .. } | CallSemantics::VmmCreate => {
-                Some(self.lost_allocation(SizeSource::Argument(1)))
-            }
-            CallSemantics::PoolGet
-            | CallSemantics::PoolOfDevice(_)
-            | CallSemantics::GraphGet
-            | CallSemantics::DeviceUuid
-            | CallSemantics::KernelFunction
-            // Counted as a lost object.
-            | CallSemantics::ObjectCreate { .. } => None,
-            _ => Some(EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() })),
+        let meaning = self.semantics.meaning();
+        match meaning.requests {
+            Some((_, size)) => Some(self.lost_allocation(size)),
+            None if meaning.is_query => None,
+            None => Some(EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() })),
         }
     }
 

@@ -3,15 +3,15 @@
 use engine::model::activity::CopyDirection;
 
 use super::{
-    CallSemantics, CopyExtent, CopyRoute, CopySpec, DescriptorType, FlagsSource, Hook, LaunchForm,
-    ObjectEffect, PointerSource, SizeSource,
+    CopyExtent, CopyRoute, CopySpec, DescriptorType, Hook, LaunchForm, ObjectEffect, PointerSource,
+    SizeSource,
 };
 use crate::wire::{self, WireHook};
 
 const NONE: u8 = wire::VS_NONE as u8;
 
 impl WireHook {
-    const PLAIN: Self = Self {
+    pub(super) const PLAIN: Self = Self {
         action: wire::VS_ACTION_RECORD as u8,
         loss_class: wire::VS_CLASS_OTHER as u8,
         size_argument: NONE,
@@ -28,34 +28,34 @@ impl WireHook {
         stream_argument: NONE,
     };
 
-    const fn class(mut self, class: u32) -> Self {
+    pub(super) const fn class(mut self, class: u32) -> Self {
         self.loss_class = class as u8;
         self
     }
 
-    const fn action(mut self, action: u32) -> Self {
+    pub(super) const fn action(mut self, action: u32) -> Self {
         self.action = action as u8;
         self
     }
 
-    const fn out(mut self, which: usize, argument: u8, bytes: u8) -> Self {
+    pub(super) const fn out(mut self, which: usize, argument: u8, bytes: u8) -> Self {
         self.out_argument[which] = argument;
         self.out_bytes[which] = bytes;
         self
     }
 
-    const fn size(mut self, argument: u8) -> Self {
+    pub(super) const fn size(mut self, argument: u8) -> Self {
         self.size_argument = argument;
         self
     }
 
-    const fn descriptor(mut self, argument: u8, bytes: u8) -> Self {
+    pub(super) const fn descriptor(mut self, argument: u8, bytes: u8) -> Self {
         self.descriptor_argument = argument;
         self.descriptor_bytes = bytes;
         self
     }
 
-    const fn flag(mut self, flag: u32) -> Self {
+    pub(super) const fn flag(mut self, flag: u32) -> Self {
         self.flags |= flag as u8;
         self
     }
@@ -89,100 +89,18 @@ pub(crate) const ALLOC_PARAMETERS: u8 = 120;
 impl Hook {
     /// Converts the row. `objects`: objects are tracked.
     pub(crate) const fn to_wire(self, objects: bool) -> WireHook {
-        let row = self.plain();
-        match self.semantics.object() {
+        let meaning = self.semantics.meaning();
+        match meaning.object {
             Some(ObjectEffect::Creates(_)) if objects => {
-                row.flag(wire::VS_OBJECT).flag(wire::VS_WITH_STACK)
+                meaning.row.flag(wire::VS_OBJECT).flag(wire::VS_WITH_STACK)
             }
-            Some(ObjectEffect::Destroys(_)) if objects => row.flag(wire::VS_OBJECT),
-            _ => row,
-        }
-    }
-
-    const fn plain(&self) -> WireHook {
-        let plain = WireHook::PLAIN;
-        let allocates = plain.class(wire::VS_CLASS_ALLOCATE);
-        let frees = plain.class(wire::VS_CLASS_FREE);
-        match self.semantics {
-            CallSemantics::Allocate { pointer, size, .. } => allocation(pointer, size),
-            CallSemantics::AllocateAsync { .. } => {
-                allocates.out(0, 0, 8).size(1).flag(wire::VS_STREAM_ORDERED)
-            }
-            CallSemantics::Free { .. } | CallSemantics::VmmRelease | CallSemantics::VmmUnmap => {
-                frees
-            }
-            CallSemantics::FreeAsync => frees.flag(wire::VS_STREAM_ORDERED),
-            CallSemantics::VmmCreate => allocates.out(0, 0, 8).size(1).descriptor(2, 32),
-            CallSemantics::VmmImport => allocates.out(0, 0, 8),
-            CallSemantics::VmmMulticast | CallSemantics::VmmRetain => plain.out(0, 0, 8),
-            CallSemantics::VmmReserve | CallSemantics::PoolImport => plain.out(0, 0, 8),
-            CallSemantics::PoolCreate => plain.out(0, 0, 8).descriptor(1, 88),
-            CallSemantics::PoolGet | CallSemantics::GraphGet => plain.out(0, 2, 8),
-            CallSemantics::PoolOfDevice(super::PoolSource::SetCurrent) => plain,
-            CallSemantics::PoolOfDevice(_) => plain.out(0, 0, 8),
-            CallSemantics::CaptureBegin { .. } => plain.action(wire::VS_ACTION_CAPTURE_BEGIN),
-            CallSemantics::CaptureEnd => plain.action(wire::VS_ACTION_CAPTURE_END).out(0, 1, 8),
-            CallSemantics::GraphAllocNode => {
-                plain.action(wire::VS_ACTION_GRAPH_NODE).descriptor(4, ALLOC_PARAMETERS)
-            }
-            CallSemantics::GraphNode { parameters } => {
-                plain.action(wire::VS_ACTION_GRAPH_NODE).descriptor(parameters, NODE_PARAMETERS)
-            }
-            CallSemantics::GraphFreeNode => plain.action(wire::VS_ACTION_GRAPH_NODE),
-            CallSemantics::GraphInstantiate(FlagsSource::Parameters) => {
-                plain.out(0, 0, 8).descriptor(2, 8)
-            }
-            CallSemantics::GraphInstantiate(_) | CallSemantics::GraphCreate => plain.out(0, 0, 8),
-            CallSemantics::GraphLaunch => plain.action(wire::VS_ACTION_GRAPH_LAUNCH),
-            CallSemantics::ContextSet => plain.action(wire::VS_ACTION_CONTEXT_SET),
-            CallSemantics::ContextPush => plain.action(wire::VS_ACTION_CONTEXT_PUSH),
-            CallSemantics::ContextPop => plain.action(wire::VS_ACTION_CONTEXT_POP),
-            CallSemantics::ContextGet => plain.action(wire::VS_ACTION_CONTEXT_GET).out(0, 0, 8),
-            CallSemantics::ContextDevice { context } => {
-                let row = plain.action(wire::VS_ACTION_CONTEXT_DEVICE).out(0, 0, 4);
-                match context {
-                    // Zero bytes: the probe uses the argument itself as the context.
-                    Some(argument) => row.descriptor(argument, 0),
-                    None => row,
-                }
-            }
-            CallSemantics::ContextCreate { .. } => {
-                plain.action(wire::VS_ACTION_CONTEXT_CREATE).out(0, 0, 8)
-            }
-            CallSemantics::ContextDestroy => {
-                plain.action(wire::VS_ACTION_CONTEXT_DESTROY).flag(wire::VS_ENDS_CONTEXT)
-            }
-            CallSemantics::PrimaryRelease | CallSemantics::PrimaryReset => {
-                plain.flag(wire::VS_ENDS_CONTEXT)
-            }
-            CallSemantics::StreamDestroy => plain.action(wire::VS_ACTION_STREAM_DESTROY),
-            CallSemantics::PrimaryRetain => plain.out(0, 0, 8),
-            CallSemantics::DeviceUuid => plain.descriptor(0, 16),
-            CallSemantics::StreamCreate | CallSemantics::GreenStreamCreate => plain.out(0, 0, 8),
-            CallSemantics::GreenCreate | CallSemantics::ContextFromGreen => plain.out(0, 0, 8),
-            CallSemantics::KernelByName => plain.action(wire::VS_ACTION_NAME).out(0, 0, 8).size(2),
-            CallSemantics::KernelName => plain.action(wire::VS_ACTION_GET_NAME).out(0, 0, 8),
-            CallSemantics::KernelFunction => plain.out(0, 0, 8),
-            CallSemantics::Launch(form) => launch(form),
-            CallSemantics::Copy(copy) => self::copy(copy),
-            CallSemantics::ObjectCreate { handle, .. } => {
-                plain.class(wire::VS_CLASS_OBJECT).out(0, handle, 8)
-            }
-            CallSemantics::ObjectDestroy(_) => plain.class(wire::VS_CLASS_OBJECT),
-            CallSemantics::Initialize
-            | CallSemantics::VmmMap
-            | CallSemantics::VmmUnreserve
-            | CallSemantics::PoolDestroy
-            | CallSemantics::PoolTrim
-            | CallSemantics::GraphExecDestroy
-            | CallSemantics::GraphDestroy
-            | CallSemantics::GraphTrim
-            | CallSemantics::GreenDestroy => plain,
+            Some(ObjectEffect::Destroys(_)) if objects => meaning.row.flag(wire::VS_OBJECT),
+            _ => meaning.row,
         }
     }
 }
 
-const fn launch(form: LaunchForm) -> WireHook {
+pub(super) const fn launch(form: LaunchForm) -> WireHook {
     let plain = WireHook::PLAIN;
     match form {
         LaunchForm::Shaped => plain.action(wire::VS_ACTION_LAUNCH),
@@ -198,7 +116,7 @@ const fn launch(form: LaunchForm) -> WireHook {
     }
 }
 
-const fn copy(copy: CopySpec) -> WireHook {
+pub(super) const fn copy(copy: CopySpec) -> WireHook {
     let row = WireHook::PLAIN.class(wire::VS_CLASS_COPY).action(wire::VS_ACTION_COPY);
     let mut row = match copy.extent {
         CopyExtent::Elements { argument, element } => {
@@ -268,7 +186,7 @@ pub(crate) const fn direction(number: u8) -> CopyDirection {
     }
 }
 
-const fn allocation(pointer: PointerSource, size: SizeSource) -> WireHook {
+pub(super) const fn allocation(pointer: PointerSource, size: SizeSource) -> WireHook {
     let row = WireHook::PLAIN.class(wire::VS_CLASS_ALLOCATE);
     let row = match pointer {
         PointerSource::Out => row.out(0, 0, 8),

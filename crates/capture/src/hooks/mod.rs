@@ -1,9 +1,10 @@
-//! The hooked driver functions. To support another function, add its row to [`HOOKS`] and, if its
-//! semantics are new, a case in [`crate::decode`].
+//! The hooked driver functions. To support another function, add its row to [`HOOKS`]. New semantics
+//! are a variant of [`CallSemantics`], its meaning in `meaning.rs` and its event in [`crate::decode`];
+//! nothing compiles while one of them is missing.
 
 mod activity;
 pub(crate) mod bpf_row;
-mod describe;
+mod meaning;
 mod objects;
 mod table;
 mod unhooked;
@@ -296,7 +297,8 @@ pub enum CopyExtent {
     },
 }
 
-/// Functions that are probed together.
+/// Functions that are probed together. Frameworks query their context all the time, so context queries
+/// are probed only while a context is unknown, and activity only on request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum HookGroup {
     /// Functions that affect memory.
@@ -309,22 +311,6 @@ pub(crate) enum HookGroup {
     Launches,
     /// Functions that only create or destroy objects.
     Objects,
-}
-
-impl CallSemantics {
-    /// Returns the group. Frameworks query their context all the time, so context queries are
-    /// probed only while a context is unknown, and activity only on request.
-    pub(crate) const fn group(&self) -> HookGroup {
-        match self {
-            Self::ContextGet | Self::ContextDevice { .. } => HookGroup::Queries,
-            Self::KernelByName | Self::KernelName | Self::KernelFunction | Self::Copy(_) => {
-                HookGroup::Activity
-            }
-            Self::Launch(_) => HookGroup::Launches,
-            Self::ObjectCreate { .. } | Self::ObjectDestroy(_) => HookGroup::Objects,
-            _ => HookGroup::Memory,
-        }
-    }
 }
 
 /// Source of the flags of an instantiation.

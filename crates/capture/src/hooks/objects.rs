@@ -48,31 +48,6 @@ pub enum ObjectEffect {
     Destroys(ObjectKind),
 }
 
-impl CallSemantics {
-    /// Returns the effect on an object, independent of the effect on memory.
-    #[must_use]
-    pub const fn object(&self) -> Option<ObjectEffect> {
-        use ObjectEffect::{Creates, Destroys};
-        Some(match self {
-            Self::ObjectCreate { kind, .. } => Creates(*kind),
-            Self::ObjectDestroy(kind) => Destroys(*kind),
-            Self::StreamCreate | Self::GreenStreamCreate => Creates(ObjectKind::Stream),
-            Self::StreamDestroy => Destroys(ObjectKind::Stream),
-            Self::GreenCreate => Creates(ObjectKind::GreenContext),
-            Self::GreenDestroy => Destroys(ObjectKind::GreenContext),
-            Self::ContextCreate { .. } => Creates(ObjectKind::Context),
-            Self::ContextDestroy => Destroys(ObjectKind::Context),
-            Self::GraphCreate | Self::CaptureEnd => Creates(ObjectKind::Graph),
-            Self::GraphDestroy => Destroys(ObjectKind::Graph),
-            Self::GraphInstantiate(_) => Creates(ObjectKind::GraphExec),
-            Self::GraphExecDestroy => Destroys(ObjectKind::GraphExec),
-            Self::PoolCreate | Self::PoolImport => Creates(ObjectKind::Pool),
-            Self::PoolDestroy => Destroys(ObjectKind::Pool),
-            _ => return None,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -30,7 +30,7 @@ fn stack_words(symbol: &str) -> u8 {
 /// Fills the rows of the hook table. Returns their number.
 pub(super) fn fill(rows: &mut [Row], options: &SessionOptions) -> usize {
     for (row, hook) in rows.iter_mut().zip(HOOKS) {
-        let is_wanted = match hook.semantics.group() {
+        let is_wanted = match hook.semantics.meaning().group {
             HookGroup::Memory => true,
             // Contexts are known from the first call on: none exists before `cuInit`.
             HookGroup::Queries => false,

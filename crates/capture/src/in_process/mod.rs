@@ -19,3 +19,5 @@ pub use collector_dir::{CollectorDir, CollectorDirError, collector_dirs};
 pub use requests::{SOCKET_FILE, Waker, peer};
 pub(crate) use source::InProcess;
 pub(crate) use tables::SharedTable;
+#[cfg(test)]
+pub(crate) use tables::Tables;

@@ -35,9 +35,11 @@ impl DriverReports {
     pub fn poll(&mut self) -> Vec<Event> {
         let now = clock::monotonic();
         self.processes.sweep(now);
-        let dead = self.processes.drain_dead(now);
-        let mut events: Vec<_> = dead.iter().map(|exit| exit.event(EventKind::Exit)).collect();
-        dead.iter().for_each(|exit| self.processes.remove(exit.pid, 0, now));
+        let mut events = Vec::new();
+        for dead in self.processes.drain_dead() {
+            events.push(dead.exit(now).event(EventKind::Exit));
+            self.processes.end(dead.pid, dead.start, None, now);
+        }
         events.extend(self.host.poll((now, now), &mut self.processes, |_, _, _| true));
         events
     }

@@ -52,9 +52,9 @@ use captures::LeftCaptures;
 use enrich::host_facts::HostFacts;
 use load::attach_mode::choose;
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, map_error};
-use processes::ProcessTable;
-use read::activity::{ActivityCounters, ActivityDelta, Ended};
-use read::counters::{LossReader, PendingLosses, Unannounced};
+use processes::{DeadProcess, Owner, Process, ProcessTable, Program, Remaining};
+use read::activity::{self, ActivityCounters, Ended};
+use read::losses::LossReader;
 use read::record_ring::{RecordRing, ring_error};
 use read::ring::Ring;
 pub use read::waiter::EventWaker;
@@ -64,34 +64,9 @@ use source::Probes;
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Activity and losses that were read and are not events yet.
-struct Pending {
-    activity: ActivityDelta,
-    losses: PendingLosses,
-}
-
-impl Pending {
-    /// Removes and returns those of an exited process, or of exec generations before `current_gen`.
-    fn drain(
-        &mut self,
-        pid: Pid,
-        start: u64,
-        current_gen: Option<ExecGeneration>,
-        now: Timestamp,
-    ) -> impl Iterator<Item = Event> + use<> {
-        let (activity, lost) = match current_gen {
-            None => {
-                let known = Some(start).filter(|start| *start > 0);
-                (self.activity.drain_process(pid, known), self.losses.drain_process(pid, start))
-            }
-            Some(exec_gen) => {
-                let activity = self.activity.drain_before(pid, start, exec_gen);
-                (activity, self.losses.drain_before(pid, start, exec_gen))
-            }
-        };
-        activity.into_iter().chain(lost_event(pid, lost, now))
-    }
-}
+/// Time between two reads while something is expected that does not wake the reader: counters of
+/// launches and copies, or symbols.
+const PENDING_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A running trace.
 pub struct Session {
@@ -156,8 +131,8 @@ impl Session {
         let mut sites = options.stacks.is_enabled().then(|| site_resolver(&loaded)).transpose()?;
         if let Some(sites) = &mut sites {
             // Their stacks are readable from the first call on.
-            let scanned = processes.scanned_mut();
-            let had_driver = scanned.filter(|(_, scanned)| scanned.had_driver.is_some());
+            let scanned = processes.all_mut();
+            let had_driver = scanned.filter(|(_, one)| one.scanned.had_driver.is_some());
             for pid in had_driver.map(|(pid, _)| pid).collect::<Vec<_>>() {
                 sites.process_started(&mut processes, pid, None);
             }
@@ -224,7 +199,9 @@ impl Session {
 
     /// Waits for records, at most this long, and returns the events in order.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<Event>, Error> {
-        self.source.wait(timeout);
+        let is_pending =
+            self.activity.is_some() || self.sites.as_ref().is_some_and(SiteResolver::is_resolving);
+        self.source.wait(if is_pending { timeout.min(PENDING_INTERVAL) } else { timeout });
         self.collect(false)
     }
 
@@ -249,23 +226,22 @@ impl Session {
         self.host.containers.prefetch(new, &mut self.processes, clock::monotonic());
         let written = self.source.written();
         if let Some(activity) = &mut self.activity {
-            activity.read(last, written)?;
+            activity.read(last, written, &mut self.processes)?;
         }
         let read_from = clock::monotonic();
         let records = self.source.drain_records()?;
         let stacks = self.source.drain_stacks();
         let now = clock::monotonic();
         let lost = self.source.poll_lost()?;
-        let losses = self.losses.poll(lost, last, || self.source.written())?;
-        let may_have_missed_exits = losses.may_hide_exits();
-        let activity = self.poll_activity(&records, &losses, last, now)?;
-        let mut pending = Pending { activity, losses };
+        self.losses.poll(lost, last, || self.source.written(), &mut self.processes)?;
+        let may_have_missed_exits = self.losses.may_hide_exits(&self.processes);
+        self.poll_activity(&records, last, now)?;
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.sites {
             sites.update(mapped, stacks, &mut self.processes);
         }
         for record in &records {
-            self.apply_record(record, now, &mut pending, &mut events);
+            self.apply_record(record, now, &mut events);
         }
         // A process that mapped the driver after it was probed is announced with its first call.
         let target = &self.target;
@@ -279,26 +255,13 @@ impl Session {
         // A record that cannot be decoded is lost, and its process is unknown.
         let other = self.source.drain_decode_errors();
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
-        self.drain_losses(last, now, &mut pending, &mut events);
+        self.drain_losses(last, now, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.source.is_drained();
-        let dead = if is_drained { self.processes.drain_dead(now) } else { Vec::new() };
-        // Read the counters of these processes a last time before they are dropped.
-        if let Some(activity) = &mut self.activity {
-            let ended = |exit: &Record| {
-                let start = self.processes.start(exit.pid);
-                Ended { pid: exit.pid, start, current_gen: None }
-            };
-            let ended: Vec<_> = dead.iter().map(ended).collect();
-            activity.poll_ended(&ended, now, &mut pending.activity, &mut self.processes)?;
-        }
-        for exit in dead {
-            self.apply_record(&exit, now, &mut pending, &mut events);
-        }
-        let started = |pid| self.processes.start(pid).filter(|_| !last);
-        events.extend(pending.activity.drain_all(started));
-        if let Some(activity) = &mut self.activity {
-            activity.defer(std::mem::take(&mut pending.activity));
+        let dead = if is_drained { self.processes.drain_dead() } else { Vec::new() };
+        self.end_dead(&dead, now, &mut events)?;
+        if self.activity.is_some() {
+            events.extend(activity::drain(&mut self.processes, last));
         }
         events.extend(self.source.drain_tensor_events(now, &mut self.processes));
         if let Some(sites) = &mut self.sites {
@@ -339,22 +302,17 @@ impl Session {
     fn poll_activity(
         &mut self,
         records: &[Record],
-        losses: &PendingLosses,
         last: bool,
         now: Timestamp,
-    ) -> Result<ActivityDelta, Error> {
-        let mut ended: Vec<_> = losses.ended().collect();
+    ) -> Result<(), Error> {
+        let mut ended = self.losses.ended(&self.processes);
         ended.extend(self.ended(records));
-        let mut delta = ActivityDelta::default();
-        if let Some(activity) = &mut self.activity {
-            delta = activity.take_deferred();
-            let processes = &mut self.processes;
-            activity.observe_names(records, processes);
-            activity.poll_ended(&ended, now, &mut delta, processes)?;
-            let is_read = |position| last || self.source.has_read(position);
-            activity.poll(now, &mut delta, processes, is_read);
-        }
-        Ok(delta)
+        let Some(activity) = &mut self.activity else { return Ok(()) };
+        activity.observe_names(records, &mut self.processes);
+        activity.poll_ended(&ended, now, &mut self.processes)?;
+        let is_read = |position| last || self.source.has_read(position);
+        activity.poll(now, &mut self.processes, is_read);
+        Ok(())
     }
 
     /// Returns the exec generations whose end is among the records.
@@ -363,7 +321,7 @@ impl Session {
         let mut ended = Vec::new();
         for record in records {
             let pid = record.pid;
-            let current_gen = match &record.body {
+            let next = match &record.body {
                 RecordBody::Process(process) => {
                     starts.insert(pid, process.start);
                     continue;
@@ -373,28 +331,22 @@ impl Session {
                 _ => continue,
             };
             let start = starts.get(&pid).copied().or_else(|| self.processes.start(pid));
-            ended.push(Ended { pid, start, current_gen });
+            ended.push(Ended { pid, start, next });
         }
         ended
     }
 
     /// Adds the events of a record, and updates the process table.
-    fn apply_record(
-        &mut self,
-        record: &Record,
-        now: Timestamp,
-        pending: &mut Pending,
-        events: &mut Vec<Event>,
-    ) {
+    fn apply_record(&mut self, record: &Record, now: Timestamp, events: &mut Vec<Event>) {
         let pid = record.pid;
         match &record.body {
             RecordBody::Process(process) => {
-                self.announce(record, process, now, pending, events);
+                self.announce(record, process, now, events);
             }
             RecordBody::Exec(exec_gen) => {
-                self.end_program(record, Some(*exec_gen), now, pending, events);
+                self.end_program(record, Some(*exec_gen), now, events);
             }
-            RecordBody::Exit => self.end_program(record, None, now, pending, events),
+            RecordBody::Exit => self.end_program(record, None, now, events),
             RecordBody::KernelName(named) => {
                 if let Some(activity) = &mut self.activity {
                     activity.apply_name(record, named, self.processes.entry(pid), events);
@@ -426,11 +378,10 @@ impl Session {
         record: &Record,
         announced: &ProcessRecord,
         now: Timestamp,
-        pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
         let (pid, ProcessRecord { start, uid, name, exec_gen }) = (record.pid, announced);
-        self.end_older(record, announced, now, pending, events);
+        self.end_older(record, announced, now, events);
         self.processes.announce(pid, *start, Some(*exec_gen));
         if let Some(sites) = &mut self.sites {
             sites.process_started(&mut self.processes, pid, Some(*exec_gen));
@@ -443,21 +394,18 @@ impl Session {
         events.extend(self.host.of_process(pid, *uid, process, now));
     }
 
-    /// Ends the program of a process that exited, or that runs another exec generation since.
+    /// Ends the program of a process that exited, or that runs the exec generation `next` since.
     fn end_program(
         &mut self,
         record: &Record,
-        exec_gen: Option<ExecGeneration>,
+        next: Option<ExecGeneration>,
         now: Timestamp,
-        pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
-        let pid = record.pid;
-        let start = self.processes.start(pid).unwrap_or(0);
-        events.extend(pending.drain(pid, start, exec_gen, now));
-        self.losses.process_exited(pid, start, exec_gen);
-        self.drop_process(pid, start, exec_gen, record.time);
-        let kind = if exec_gen.is_some() { EventKind::Exec } else { EventKind::Exit };
+        let start = self.processes.start_of_records(record.pid);
+        let ended = self.processes.end(record.pid, start, next, record.time);
+        add_remaining(record.pid, ended, now, events);
+        let kind = if next.is_some() { EventKind::Exec } else { EventKind::Exit };
         events.push(record.event(kind));
     }
 
@@ -468,69 +416,98 @@ impl Session {
         record: &Record,
         announced: &ProcessRecord,
         now: Timestamp,
-        pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
         let (pid, exec_gen) = (record.pid, announced.exec_gen);
-        let Some(start) = self.processes.start(pid) else { return };
         if self.processes.is_reused(pid, announced.start) {
-            let lost = pending.losses.drain_process(pid, start);
-            events.extend(lost_event(pid, lost, record.time));
-            self.losses.process_exited(pid, start, None);
-            self.drop_process(pid, start, Some(exec_gen), record.time);
-            events.push(record.event(EventKind::Exit));
+            self.end_program(record, None, now, events);
         } else if self.processes.exec_gen(pid).is_some_and(|older| older.is_before(exec_gen)) {
-            self.end_program(record, Some(exec_gen), now, pending, events);
+            self.end_program(record, Some(exec_gen), now, events);
         }
+    }
+
+    /// Ends processes whose exit was not reported, after their counters were read a last time.
+    fn end_dead(
+        &mut self,
+        dead: &[DeadProcess],
+        now: Timestamp,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        if let Some(activity) = &mut self.activity {
+            let ended =
+                |one: &DeadProcess| Ended { pid: one.pid, start: Some(one.start), next: None };
+            let ended: Vec<_> = dead.iter().map(ended).collect();
+            activity.poll_ended(&ended, now, &mut self.processes)?;
+        }
+        for one in dead {
+            if one.is_announced {
+                self.apply_record(&one.exit(now), now, events);
+            } else {
+                let ended = self.processes.end(one.pid, one.start, None, now);
+                add_remaining(one.pid, ended, now, events);
+            }
+        }
+        Ok(())
     }
 
     /// Adds the losses of running processes and of those that ended without being announced.
-    fn drain_losses(
-        &mut self,
-        last: bool,
-        now: Timestamp,
-        pending: &mut Pending,
-        events: &mut Vec<Event>,
-    ) {
+    fn drain_losses(&mut self, last: bool, now: Timestamp, events: &mut Vec<Event>) {
+        events.extend(lost_event(Pid(0), self.losses.take_unknown(), now));
         let has_read = |position| last || self.source.has_read(position);
-        self.losses.hold(pending.losses.split_off_unread(&self.processes, has_read));
-        let unannounced = pending.losses.drain_unannounced(&self.processes);
-        for Unannounced { pid, start, replaced, next, lost } in unannounced {
-            self.losses.process_exited(pid, start, Some(next));
-            // The known process with this pid is another process, or another exec generation.
-            if self.processes.contains(pid) {
-                events.extend(lost_event(Pid(0), lost, now));
-                continue;
-            }
-            events.extend(pending.activity.drain_before(pid, start, next));
-            events.extend(lost_event(pid, lost, now));
-            // The time of the end is not known.
-            self.drop_process(pid, start, Some(next), Timestamp(0));
-            let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
-            events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
+        let ready = self.losses.ready(&self.processes, has_read);
+        for program in &ready {
+            self.end_unannounced(program, now, events);
         }
-        for (pid, exec_gen) in pending.losses.unseen_execs(&self.processes) {
+        let unseen: Vec<_> = ready.iter().filter(|one| self.is_unseen_exec(one)).copied().collect();
+        for Program { pid, exec_gen, .. } in unseen {
             let exec = Record::at(pid, Tid(pid.0), now, RecordBody::Exec(exec_gen));
-            self.apply_record(&exec, now, pending, events);
+            self.apply_record(&exec, now, events);
         }
-        let rest = std::mem::take(&mut pending.losses).into_remaining(&self.processes);
-        events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
+        for program in ready {
+            let owner = self.processes.owner(&program);
+            let Some(process) = self.processes.existing(&program) else { continue };
+            let is_ended = process.losses.is_ended();
+            let lost = process.losses.take();
+            events.extend(match owner {
+                Owner::Announced => {
+                    lost_event(program.pid, LostDelta { processes: 0, ..lost }, now)
+                }
+                Owner::Unannounced if !is_ended => lost_event(program.pid, lost, now),
+                // The announced process with this pid is another one.
+                Owner::Unannounced | Owner::Other => lost_event(Pid(0), lost, now),
+            });
+        }
     }
 
-    /// Drops the state of a process that exited at that time, or runs another exec generation
-    /// since.
-    fn drop_process(
-        &mut self,
-        pid: Pid,
-        start: u64,
-        exec_gen: Option<ExecGeneration>,
-        at: Timestamp,
-    ) {
-        self.processes.remove(pid, start, at);
-        if let Some(activity) = &mut self.activity {
-            activity.process_exited(pid, start, exec_gen);
+    /// Ends a program that lost records and ended without having been announced. The time of its end
+    /// is not known.
+    fn end_unannounced(&mut self, program: &Program, now: Timestamp, events: &mut Vec<Event>) {
+        let Some(process) = self.processes.existing(program) else { return };
+        let (is_ended, is_replaced) = (process.losses.is_ended(), process.losses.is_replaced);
+        if !is_ended || self.processes.contains(program.pid) {
+            return;
         }
+        let Program { pid, start, .. } = *program;
+        let ended = self.processes.end(pid, start, Some(program.next()), Timestamp(0));
+        add_remaining(pid, ended, now, events);
+        let kind = if is_replaced { EventKind::Exec } else { EventKind::Exit };
+        events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
     }
+
+    /// Returns whether the record of the exec that started this program was lost: it is later than the
+    /// announced program of its process.
+    fn is_unseen_exec(&mut self, program: &Program) -> bool {
+        self.processes.owner(program) == Owner::Unannounced
+            && self.processes.exec_gen(program.pid).is_some()
+            && self.processes.existing(program).is_some_and(|one| !one.losses.is_ended())
+    }
+}
+
+/// Adds what is left of programs that ended.
+fn add_remaining(pid: Pid, ended: Vec<Process>, now: Timestamp, events: &mut Vec<Event>) {
+    let Remaining { activity, lost } = Remaining::of(ended);
+    events.extend(activity);
+    events.extend(lost_event(pid, lost, now));
 }
 
 /// Returns an event for lost records, if there are any.

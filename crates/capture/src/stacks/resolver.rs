@@ -10,7 +10,7 @@ use engine::model::stack::{Frame, Language, UnknownReason};
 use hashbrown::HashMap;
 
 use super::merge::{PythonRun, is_interpreter};
-use super::native::{FrameLocation, NativeUnwinder, UnwoundStack};
+use super::native::{FrameLocation, GeneratedCode, NativeUnwinder, UnwoundStack};
 use super::process_stacks::{ProcessStacks, StackTables};
 use super::records::StackRecord;
 use super::symbolizer_thread::{
@@ -46,7 +46,7 @@ pub(crate) struct SiteResolver {
     python_stacks: Interner<PythonStack>,
     sites: HashMap<SiteParts, SiteId>,
     /// Sites that did not fit into the queue of the symbolizer.
-    unsubmitted: VecDeque<(SiteId, SiteParts)>,
+    unsubmitted: VecDeque<(SiteId, SiteParts, Arc<GeneratedCode>)>,
     /// Processes whose Python stacks cannot be read, until that is reported.
     unsupported: Vec<(Pid, String)>,
 }
@@ -91,7 +91,9 @@ impl SiteResolver {
         processes: &mut ProcessTable,
     ) {
         for mapping in mappings {
-            processes.stacks_mut(mapping.pid).into_iter().for_each(ProcessStacks::mapping_changed);
+            let stacks = processes.all_of(mapping.pid).iter_mut();
+            let stacks = stacks.filter_map(|process| process.stacks.as_deref_mut());
+            stacks.for_each(ProcessStacks::mapping_changed);
             self.native.mapped(mapping);
         }
         for stack in stacks {
@@ -104,7 +106,9 @@ impl SiteResolver {
         match record {
             StackRecord::Copy { origin, registers, bytes, hijacked } => {
                 if self.tables.is_full() {
-                    processes.all_stacks_mut().for_each(ProcessStacks::clear_known);
+                    let all = processes.all_mut();
+                    let stacks = all.filter_map(|(_, process)| process.stacks.as_deref_mut());
+                    stacks.for_each(ProcessStacks::clear_known);
                 }
                 let stacks = self.stacks(processes, origin.pid);
                 let unwound = self.native.unwind(&mut stacks.space, registers, &bytes, &hijacked);
@@ -150,19 +154,20 @@ impl SiteResolver {
         }
         let site = SiteId(self.sites.len() as u32);
         self.sites.insert(parts, site);
-        self.unsubmitted.push_back((site, parts));
+        self.unsubmitted.push_back((site, parts, Arc::clone(&stacks.space.generated)));
         self.submit_sites();
         Some(site)
     }
 
     /// Submits sites to the symbolizer while its queue has room.
     fn submit_sites(&mut self) {
-        while let Some((site, parts)) = self.unsubmitted.front() {
+        while let Some((site, parts, generated)) = self.unsubmitted.front() {
             let submitted = self.symbolizer.submit(SymbolizeJob {
                 site: *site,
                 function: HOOKS.get(usize::from(parts.hook)).map(|hook| hook.symbol),
                 native: self.native_stacks.get(parts.native),
                 python: self.python_stacks.get(parts.python),
+                generated: Arc::clone(generated),
             });
             if !submitted {
                 return;
@@ -179,6 +184,11 @@ impl SiteResolver {
     /// Returns once why symbols are missing.
     pub(crate) fn take_symbolizer_failure(&mut self) -> Option<String> {
         self.symbolizer.take_failure()
+    }
+
+    /// Returns whether symbols are being resolved.
+    pub(crate) fn is_resolving(&self) -> bool {
+        !self.unsubmitted.is_empty() || self.symbolizer.is_busy()
     }
 
     /// Returns the sites symbolized since the last call; `last`: waits for all pending ones.

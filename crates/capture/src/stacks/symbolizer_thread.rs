@@ -11,7 +11,7 @@ use engine::model::ids::SiteId;
 use engine::model::stack::{Frame, UnknownReason};
 
 use super::merge::{PythonRun, merge};
-use super::native::{FrameLocation, ModuleRegistry, NativeSymbolizer, StackEnd};
+use super::native::{FrameLocation, GeneratedCode, ModuleRegistry, NativeSymbolizer, StackEnd};
 use crate::threads::contain;
 
 /// Maximum number of sites in the queue, and of results.
@@ -26,6 +26,8 @@ pub(crate) struct SymbolizeJob {
     /// `None`: the stack was lost.
     pub(crate) native: Option<Arc<NativeStack>>,
     pub(crate) python: Option<Arc<PythonStack>>,
+    /// Code that the program generates.
+    pub(crate) generated: Arc<GeneratedCode>,
 }
 
 /// A native stack, independent of where the process mapped its files.
@@ -104,6 +106,11 @@ impl SymbolizerThread {
         true
     }
 
+    /// Returns whether results are outstanding.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.pending > 0
+    }
+
     /// Returns the results since the last call.
     pub(crate) fn drain(&mut self) -> Vec<SiteFrames> {
         let mut sites = Vec::new();
@@ -169,7 +176,8 @@ fn symbolize(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
         Some(stack) => (&stack.locations[..], stack.end.unknown_reason()),
         None => (&[][..], Some(UnknownReason::NotRecorded)),
     };
-    let native: Vec<_> = locations.iter().map(|location| symbols.frames(location, true)).collect();
+    let native = locations.iter().map(|location| symbols.frames(location, true, &job.generated));
+    let native: Vec<_> = native.collect();
     let python = job.python.as_deref().cloned().unwrap_or_default();
     frames.extend(merge(&native, python.runs, python.missing));
     let missing = [python.truncated.then_some(UnknownReason::Truncated), missing];
@@ -186,14 +194,20 @@ fn symbolize(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
 mod tests {
     use std::time::Duration;
 
-    use super::super::native::NativeUnwinder;
+    use engine::model::ids::Pid;
+
+    use super::super::native::{AddressSpace, NativeUnwinder};
     use super::*;
 
     #[test]
     fn full_queue_rejects_sites_until_drained() {
-        let job = |site| {
-            let site = SiteId(site);
-            SymbolizeJob { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
+        let space = AddressSpace::new(Pid(1));
+        let job = |site| SymbolizeJob {
+            site: SiteId(site),
+            function: Some("cuMemAlloc_v2"),
+            native: None,
+            python: None,
+            generated: Arc::clone(&space.generated),
         };
         let mut symbolizer = SymbolizerThread::start(NativeUnwinder::new().registry(), 2).unwrap();
         // Two in each queue, and one in the thread.

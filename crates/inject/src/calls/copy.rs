@@ -241,7 +241,8 @@ fn bandwidth_class(bytes: u64, nanos: u64) -> usize {
     let rate = if bytes < 1 << 34 {
         bytes.wrapping_mul(1_000_000_000) / nanos
     } else {
-        (bytes / nanos).wrapping_mul(1_000_000_000)
+        // In units of 64 KiB, as the product would overflow.
+        ((bytes >> 16).wrapping_mul(1_000_000_000) / nanos) << 16
     };
     if rate < 1024 {
         return 0;

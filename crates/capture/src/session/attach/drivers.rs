@@ -450,7 +450,7 @@ pub(in crate::session) fn probe_points(
 ) -> Vec<ProbePoint> {
     let functions = library.functions.iter();
     functions
-        .filter(|function| groups.contains(&HOOKS[function.hook].semantics.group()))
+        .filter(|function| groups.contains(&HOOKS[function.hook].semantics.meaning().group))
         .map(|f| ProbePoint { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
         .collect()
 }

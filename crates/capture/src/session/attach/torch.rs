@@ -143,7 +143,8 @@ impl TorchAttachments {
         let found = scan_torch(pid);
         let any_grows = !self.link_per_process && is_any_growing(processes);
         let Some(process) = found.cuda.then(|| processes.running(pid)).flatten() else {
-            processes.scanned(pid).into_iter().for_each(|scanned| scanned.torch = None);
+            let known = processes.all_of(pid).iter_mut();
+            known.for_each(|process| process.scanned.torch = None);
             return found.c10;
         };
         let torch = process.scanned.torch.get_or_insert_with(|| TorchState {
@@ -315,7 +316,7 @@ impl TorchAttachments {
 /// Returns whether the memory of any process grows.
 fn is_any_growing(processes: &mut ProcessTable) -> bool {
     let now = clock::monotonic();
-    let mut all = processes.scanned_mut().filter_map(|(_, scanned)| scanned.torch.as_ref());
+    let mut all = processes.all_mut().filter_map(|(_, process)| process.scanned.torch.as_ref());
     all.any(|torch| torch.growth.is_growing(now))
 }
 

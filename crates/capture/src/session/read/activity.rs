@@ -11,12 +11,12 @@ use engine::model::ids::{GraphExecId, KernelId, Pid, Tid};
 use engine::model::units::Timestamp;
 
 use super::super::load::bpf_object::LoadedObject;
-use super::table::{CounterKey, CounterTable, Program, Table};
+use super::table::{CounterKey, CounterTable, Reported, Table};
 use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record, RecordBody};
 use crate::error::Error;
 use crate::hooks::bpf_row::direction;
 use crate::session::liveness::is_same_start;
-use crate::session::processes::{Process, ProcessTable};
+use crate::session::processes::{Process, ProcessTable, Program};
 use crate::wire::{self, parse};
 
 /// How often the counters are read.
@@ -25,17 +25,24 @@ const READ_INTERVAL: Duration = Duration::from_millis(200);
 /// The interval is at least this many times the duration of a read, for very large maps.
 const MAX_READ_DUTY_CYCLE: u32 = 50;
 
-/// The counters of the probes, and the values that were already reported.
+/// The counters of the probes.
 pub(crate) struct ActivityCounters {
     launches: CounterTable<wire::LaunchKey, LaunchCounts>,
     copies: CounterTable<wire::CopyKey, ReportedCopies>,
-    /// Deltas of processes whose first record was not read yet.
-    deferred: ActivityDelta,
     /// Launches under a handle before it got the name in a record, by the time of the record.
     prior_launches: HashMap<(Pid, KernelId, Timestamp), KernelLaunches>,
     /// Counters that wait until the records before them were read.
     early: Option<Totals>,
     next: Instant,
+}
+
+/// Activity of one program.
+#[derive(Default)]
+pub(crate) struct ProgramActivity {
+    launches: Option<Reported<wire::LaunchKey, LaunchCounts>>,
+    copies: Option<Reported<wire::CopyKey, ReportedCopies>>,
+    /// Activity that is not an event yet, because the first record of its process was not read.
+    pub(crate) pending: Vec<Event>,
 }
 
 /// The counters of all processes at one time.
@@ -46,60 +53,20 @@ struct Totals {
     copies: Vec<(wire::CopyKey, Vec<u8>)>,
 }
 
-/// Exec generations that ended: all of a process, or those before the current one.
+/// Programs that ended: all of a process, or those before the exec generation `next`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ended {
     pub(crate) pid: Pid,
     /// `None`: every process that had the pid.
     pub(crate) start: Option<u64>,
-    pub(crate) current_gen: Option<ExecGeneration>,
+    pub(crate) next: Option<ExecGeneration>,
 }
 
 impl Ended {
     fn covers(&self, program: Program) -> bool {
         self.pid == program.pid
             && self.start.is_none_or(|own| is_same_start(own, program.start))
-            && self.current_gen.is_none_or(|next| program.exec_gen.is_before(next))
-    }
-}
-
-/// A process: its pid and start time.
-type Instance = (Pid, u64);
-
-/// Activity since the last read, by process and exec generation.
-#[derive(Default)]
-pub(crate) struct ActivityDelta(HashMap<Instance, Vec<(ExecGeneration, Event)>>);
-
-impl ActivityDelta {
-    /// Removes and returns the activity of a process; without a start time, of every process with
-    /// that pid.
-    pub(crate) fn drain_process(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
-        let matches = |instance: &Instance| {
-            instance.0 == pid && start.is_none_or(|start| instance.1 == start)
-        };
-        let all = self.0.extract_if(|instance, _| matches(instance));
-        all.flat_map(|(_, events)| events).map(|(_, event)| event).collect()
-    }
-
-    /// Removes and returns the activity of the exec generations before this one.
-    pub(crate) fn drain_before(
-        &mut self,
-        pid: Pid,
-        start: u64,
-        exec_gen: ExecGeneration,
-    ) -> Vec<Event> {
-        let Some(events) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
-        let old = events.extract_if(.., |(generation, _)| generation.is_before(exec_gen));
-        old.map(|(_, event)| event).collect()
-    }
-
-    /// Removes and returns the activity of all processes, except of one that reuses a pid and whose
-    /// first record was not read yet. `started` returns the start time of the known process of a
-    /// pid.
-    pub(crate) fn drain_all(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
-        let is_known = |pid, start| started(pid).is_none_or(|known| start <= known);
-        let ready = self.0.extract_if(|(pid, start), _| is_known(*pid, *start));
-        ready.flat_map(|(_, events)| events).map(|(_, event)| event).collect()
+            && self.next.is_none_or(|next| program.exec_gen.is_before(next))
     }
 }
 
@@ -122,21 +89,10 @@ impl ActivityCounters {
         Self {
             launches: CounterTable::new(launches),
             copies: CounterTable::new(copies),
-            deferred: ActivityDelta::default(),
             prior_launches: HashMap::new(),
             early: None,
             next: Instant::now() + READ_INTERVAL,
         }
-    }
-
-    /// Keeps activity for the next read.
-    pub(crate) fn defer(&mut self, delta: ActivityDelta) {
-        self.deferred = delta;
-    }
-
-    /// Returns the activity that was kept.
-    pub(crate) fn take_deferred(&mut self) -> ActivityDelta {
-        std::mem::take(&mut self.deferred)
     }
 
     /// Observes kernel names before the counters are read: launches under a name that is still in
@@ -159,7 +115,8 @@ impl ActivityCounters {
             let KernelNameRecord { start, exec_gen, kernel, before, .. } = named;
             let (target, pid_of_key, start, exec_gen) = (kernel.0, pid.0, *start, exec_gen.0);
             let key = wire::LaunchKey { target, pid: pid_of_key, graph: 0, exec_gen, start };
-            let reported = self.launches.reported.entry(key).or_default();
+            let own = &mut processes.program(key.program()).activity;
+            let reported = self.launches.reported(&mut own.launches, key);
             if before.calls > reported.calls {
                 let launches = since(LaunchTarget::Kernel(*kernel), before, reported);
                 *reported = *before;
@@ -184,41 +141,52 @@ impl ActivityCounters {
 
     /// Reads the counters periodically, before the records up to a position of the ring are read:
     /// afterwards the names and the memory that the counters refer to are known.
-    pub(crate) fn read(&mut self, last: bool, position: u64) -> Result<(), Error> {
+    pub(crate) fn read(
+        &mut self,
+        last: bool,
+        position: u64,
+        processes: &mut ProcessTable,
+    ) -> Result<(), Error> {
         if last || self.early.is_none() && Instant::now() >= self.next {
             let start = Instant::now();
-            self.early = Some(self.totals(position)?);
+            let totals = self.totals(position)?;
+            // Counters of programs that end until then are not added.
+            for program in totals.programs() {
+                processes.program(program);
+            }
+            self.early = Some(totals);
             self.next = Instant::now() + READ_INTERVAL.max(start.elapsed() * MAX_READ_DUTY_CYCLE);
         }
         Ok(())
     }
 
-    /// Adds the activity since the last read to `delta`, if the records before it were read.
+    /// Adds the activity since the last read, if the records before it were read.
     pub(crate) fn poll(
         &mut self,
         now: Timestamp,
-        delta: &mut ActivityDelta,
         processes: &mut ProcessTable,
         is_read: impl Fn(u64) -> bool,
     ) {
         if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
-            self.add(totals, now, delta, processes);
+            self.add(totals, now, processes);
         }
     }
 
-    /// Does the same for exec generations that ended. Their last records were read; records of
-    /// others may not have been.
+    /// Does the same for programs that ended. Their last records were read; records of others may not
+    /// have been.
     pub(crate) fn poll_ended(
         &mut self,
         ended: &[Ended],
         now: Timestamp,
-        delta: &mut ActivityDelta,
         processes: &mut ProcessTable,
     ) -> Result<(), Error> {
         if !ended.is_empty() {
             let mut totals = self.totals(0)?;
             totals.retain(|program| ended.iter().any(|ended| ended.covers(program)));
-            self.add(totals, now, delta, processes);
+            for program in totals.programs() {
+                processes.program(program);
+            }
+            self.add(totals, now, processes);
         }
         Ok(())
     }
@@ -227,54 +195,43 @@ impl ActivityCounters {
         Ok(Totals { position, launches: self.launches.read()?, copies: self.copies.read()? })
     }
 
-    fn add(
-        &mut self,
-        totals: Totals,
-        now: Timestamp,
-        delta: &mut ActivityDelta,
-        processes: &mut ProcessTable,
-    ) {
-        let mut push = |Program { pid, start, exec_gen }, activity| {
+    fn add(&mut self, totals: Totals, now: Timestamp, processes: &mut ProcessTable) {
+        let event = |pid: Pid, activity| {
             let kind = EventKind::Activity(activity);
-            let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
-            delta.0.entry((pid, start)).or_default().push((exec_gen, event));
+            Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind }
         };
         for (key, values) in totals.launches {
-            let Some(launches) = self.launched(key, &values) else { continue };
-            if let LaunchTarget::Kernel(kernel) = launches.target {
-                let pid = Pid(key.pid);
-                let name = processes.entry(pid).kernel_names.name_of(pid, kernel);
-                name.into_iter().for_each(|name| push(key.program(), name));
-            }
-            push(key.program(), GpuActivity::Launches(launches));
+            let (pid, program) = (Pid(key.pid), key.program());
+            let Some(process) = processes.existing(&program) else { continue };
+            let Some(launches) = self.launched(key, &values, &mut process.activity) else {
+                continue;
+            };
+            let name = match launches.target {
+                LaunchTarget::Kernel(kernel) => {
+                    processes.entry(pid).kernel_names.name_of(pid, kernel)
+                }
+                LaunchTarget::Graph(_) => None,
+            };
+            let activity = name.into_iter().chain([GpuActivity::Launches(launches)]);
+            let pending = &mut processes.program(program).activity.pending;
+            pending.extend(activity.map(|activity| event(pid, activity)));
         }
         for (key, value) in totals.copies {
-            let Some(copies) = self.copied(key, &value) else { continue };
-            push(key.program(), GpuActivity::Copies(Box::new(copies)));
+            let Some(process) = processes.existing(&key.program()) else { continue };
+            let own = &mut process.activity;
+            if let Some(copies) = self.copied(key, &value, own) {
+                own.pending.push(event(Pid(key.pid), GpuActivity::Copies(Box::new(copies))));
+            }
         }
-    }
-
-    /// Drops the counters of a process that exited, or of exec generations before `current_gen`.
-    pub(crate) fn process_exited(
-        &mut self,
-        pid: Pid,
-        start: u64,
-        current_gen: Option<ExecGeneration>,
-    ) {
-        let has_ended = |program: Program| {
-            let is_older = || current_gen.is_none_or(|current| program.exec_gen.is_before(current));
-            let is_ended = program.start < start || program.start == start && is_older();
-            program.pid == pid && is_ended
-        };
-        if let Some(totals) = &mut self.early {
-            totals.retain(|program| !has_ended(program));
-        }
-        self.launches.remove(has_ended);
-        self.copies.remove(has_ended);
     }
 
     /// Returns the launches of one kernel, summed over all CPUs, since the last read.
-    fn launched(&mut self, key: wire::LaunchKey, values: &[u8]) -> Option<KernelLaunches> {
+    fn launched(
+        &self,
+        key: wire::LaunchKey,
+        values: &[u8],
+        own: &mut ProgramActivity,
+    ) -> Option<KernelLaunches> {
         let value_bytes = size_of::<wire::Launches>().next_multiple_of(8);
         let per_cpu: Vec<wire::Launches> = values.chunks(value_bytes).filter_map(parse).collect();
         let sum = |count: fn(&wire::Launches) -> u64| per_cpu.iter().map(count).sum::<u64>();
@@ -284,7 +241,7 @@ impl ActivityCounters {
             checked: sum(|cpu| cpu.checked),
             failed: sum(|cpu| cpu.failed),
         };
-        let reported = self.launches.reported.entry(key).or_default();
+        let reported = self.launches.reported(&mut own.launches, key);
         // A kernel name may have been recorded after the counters were read.
         let now = now.max(reported);
         let before = std::mem::replace(reported, now);
@@ -300,9 +257,14 @@ impl ActivityCounters {
         Some(KernelLaunches { last, shapes, other_shapes, ..launches })
     }
 
-    fn copied(&mut self, key: wire::CopyKey, value: &[u8]) -> Option<CopyActivity> {
+    fn copied(
+        &self,
+        key: wire::CopyKey,
+        value: &[u8],
+        own: &mut ProgramActivity,
+    ) -> Option<CopyActivity> {
         let now: wire::Copies = parse(value)?;
-        let reported = self.copies.reported.entry(key).or_default();
+        let reported = self.copies.reported(&mut own.copies, key);
         if now.calls <= reported.calls {
             return None;
         }
@@ -332,7 +294,30 @@ impl ActivityCounters {
     }
 }
 
+/// Removes and returns the activity of all programs, except of a process that reuses a pid and whose
+/// first record was not read yet; `last`: also of those.
+pub(crate) fn drain(processes: &mut ProcessTable, last: bool) -> Vec<Event> {
+    let pending = processes.counted().filter(|(_, one)| !one.activity.pending.is_empty());
+    let pending = pending.map(|(program, _)| program);
+    let is_known = |program: &Program| {
+        last || processes.start(program.pid).is_none_or(|known| program.start <= known)
+    };
+    let ready: Vec<_> = pending.filter(is_known).collect();
+    let mut events = Vec::new();
+    for program in ready {
+        let process = processes.existing(&program).into_iter();
+        process.for_each(|process| events.append(&mut process.activity.pending));
+    }
+    events
+}
+
 impl Totals {
+    /// Returns the programs with counters; some of them several times.
+    fn programs(&self) -> impl Iterator<Item = Program> {
+        let launches = self.launches.iter().map(|(key, _)| key.program());
+        launches.chain(self.copies.iter().map(|(key, _)| key.program()))
+    }
+
     fn retain(&mut self, is_wanted: impl Fn(Program) -> bool) {
         self.launches.retain(|(key, _)| is_wanted(key.program()));
         self.copies.retain(|(key, _)| is_wanted(key.program()));
@@ -375,34 +360,43 @@ impl From<wire::Shape> for LaunchShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::processes::Remaining;
+
+    fn table(starts: &[(u64, u16)]) -> (ProcessTable, Event) {
+        let (pid, at) = (Pid(1), Timestamp(1));
+        let event = Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit };
+        let mut table = ProcessTable::default();
+        for (start, exec_gen) in starts {
+            let program = Program { pid, start: *start, exec_gen: ExecGeneration(*exec_gen) };
+            table.program(program).activity.pending.push(event.clone());
+        }
+        (table, event)
+    }
 
     #[test]
     fn activity_is_split_by_exec_generation() {
-        let event = |at| {
-            let (pid, at) = (Pid(1), Timestamp(at));
-            Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit }
-        };
-        let mut delta = ActivityDelta::default();
         // The number wraps around.
-        let all = [(65_534, 1), (65_535, 2), (0, 3)];
-        let all = all.map(|(exec_gen, at)| (ExecGeneration(exec_gen), event(at)));
-        delta.0.insert((Pid(1), 7), all.to_vec());
-        assert_eq!(delta.drain_before(Pid(2), 7, ExecGeneration(0)), []);
-        assert_eq!(delta.drain_before(Pid(1), 8, ExecGeneration(65_535)), []);
-        assert_eq!(delta.drain_before(Pid(1), 7, ExecGeneration(65_535)), [event(1)]);
-        assert_eq!(delta.drain_before(Pid(1), 7, ExecGeneration(0)), [event(2)]);
-        assert_eq!(delta.drain_process(Pid(1), Some(8)), []);
-        assert_eq!(delta.drain_process(Pid(1), None), [event(3)]);
-        assert_eq!(delta.drain_all(|_| None), []);
+        let (mut table, event) = table(&[(7, 65_534), (7, 65_535), (7, 0)]);
+        let mut end = |pid, start, next: Option<u16>| {
+            let ended = table.end(pid, start, next.map(ExecGeneration), Timestamp(0));
+            Remaining::of(ended).activity
+        };
+        assert_eq!(end(Pid(2), 7, Some(0)), []);
+        let event = [event];
+        assert_eq!(end(Pid(1), 7, Some(65_535)), event);
+        assert_eq!(end(Pid(1), 7, Some(0)), event);
+        assert_eq!(end(Pid(1), 7, None), event);
+        assert_eq!(drain(&mut table, true), []);
     }
 
     #[test]
     fn activity_of_a_reused_pid_waits_for_its_process() {
-        let (pid, at) = (Pid(1), Timestamp(1));
-        let event = Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit };
-        let mut delta = ActivityDelta::default();
-        delta.0.insert((pid, 8), vec![(ExecGeneration(0), event.clone())]);
-        assert_eq!(delta.drain_all(|_| Some(7)), []);
-        assert_eq!(delta.drain_all(|_| Some(8)), [event]);
+        let (mut table, event) = table(&[(50_000_000_008, 0)]);
+        table.announce(Pid(1), 7, Some(ExecGeneration(0)));
+        assert_eq!(drain(&mut table, false), []);
+        table.end(Pid(1), 7, None, Timestamp(0));
+        table.announce(Pid(1), 50_000_000_008, Some(ExecGeneration(0)));
+        assert_eq!(drain(&mut table, false), [event]);
+        assert_eq!(drain(&mut table, false), []);
     }
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod activity;
 pub(super) mod counters;
+pub(super) mod losses;
 pub(super) mod map_reader;
 pub(super) mod record_ring;
 pub(super) mod ring;

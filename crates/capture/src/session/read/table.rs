@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 use engine::model::ids::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -10,6 +12,7 @@ use super::map_reader::{self, MapEntry};
 use crate::decode::ExecGeneration;
 use crate::error::Error;
 use crate::in_process::SharedTable;
+use crate::session::processes::Program;
 use crate::wire::{CopyKey, FromWire, LaunchKey, LostKey, ToWire, parse};
 
 /// A table.
@@ -47,14 +50,6 @@ impl Table {
     }
 }
 
-/// The program that a counter belongs to: an exec generation of a process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Program {
-    pub(crate) pid: Pid,
-    pub(crate) start: u64,
-    pub(crate) exec_gen: ExecGeneration,
-}
-
 /// A key of counters.
 pub(crate) trait CounterKey: FromWire + ToWire + Copy + Eq + Hash {
     fn program(&self) -> Program;
@@ -72,15 +67,22 @@ macro_rules! counter_keys {
 }
 counter_keys!(CopyKey, LaunchKey, LostKey);
 
-/// Counters of all programs, and the values that were already reported.
+/// Counters of all programs.
 pub(crate) struct CounterTable<K, V> {
-    table: Table,
-    pub(crate) reported: HashMap<K, V>,
+    table: Arc<Table>,
+    types: PhantomData<(K, V)>,
 }
 
-impl<K: CounterKey, V> CounterTable<K, V> {
+/// The counters of one program, and their values that were already reported. Dropping it deletes them
+/// from the table.
+pub(crate) struct Reported<K: CounterKey, V> {
+    table: Arc<Table>,
+    values: HashMap<K, V>,
+}
+
+impl<K: CounterKey, V: Default> CounterTable<K, V> {
     pub(crate) fn new(table: Table) -> Self {
-        Self { table, reported: HashMap::new() }
+        Self { table: Arc::new(table), types: PhantomData }
     }
 
     /// Reads every counter.
@@ -89,9 +91,15 @@ impl<K: CounterKey, V> CounterTable<K, V> {
         Ok(entries.filter_map(|(key, value)| Some((parse(&key)?, value))).collect())
     }
 
-    /// Deletes the counters of programs that have ended.
-    pub(crate) fn remove(&mut self, has_ended: impl Fn(Program) -> bool) {
-        let ended = self.reported.extract_if(|key, _| has_ended(key.program()));
-        ended.for_each(|(key, _)| self.table.delete(&key.bytes()));
+    /// Returns the reported value of a counter; `own`: the counters of its program.
+    pub(crate) fn reported<'a>(&self, own: &'a mut Option<Reported<K, V>>, key: K) -> &'a mut V {
+        let new = || Reported { table: Arc::clone(&self.table), values: HashMap::new() };
+        own.get_or_insert_with(new).values.entry(key).or_default()
+    }
+}
+
+impl<K: CounterKey, V> Drop for Reported<K, V> {
+    fn drop(&mut self) {
+        self.values.keys().for_each(|key| self.table.delete(&key.bytes()));
     }
 }

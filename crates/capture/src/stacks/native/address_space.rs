@@ -1,11 +1,13 @@
 //! The executable mappings of one process.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
 
 use super::modules::{MappingTarget, ModuleFinder, ModuleId};
+use super::perf_map::GeneratedCode;
 use crate::files::{Mapping, MappingKind, mappings};
 
 /// Minimum time between two reads for an unknown address.
@@ -35,6 +37,7 @@ struct MappedRange {
 /// The executable mappings of a process.
 pub(crate) struct AddressSpace {
     pub(super) pid: Pid,
+    pub(crate) generated: Arc<GeneratedCode>,
     entries: Vec<MappedRange>,
     /// Start addresses of the entries, compact because every frame searches them.
     starts: Vec<u64>,
@@ -52,6 +55,7 @@ impl AddressSpace {
     pub(crate) fn new(pid: Pid) -> Self {
         Self {
             pid,
+            generated: Arc::new(GeneratedCode::new(pid)),
             entries: Vec::new(),
             starts: Vec::new(),
             probes: Vec::new(),

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::model::ids::Pid;
 use object::{Object, ObjectSection};
 
 use super::arch;
 use super::modules::{Module, ModuleRegistry};
+use super::perf_map::GeneratedCode;
 use super::symbolizer::NativeSymbolizer;
 use super::unwind::{FrameLocation, Registers};
 use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
@@ -45,9 +47,10 @@ pub(crate) fn dwarf(path: &Path) -> bool {
         return false;
     };
     let mut symbolizer = NativeSymbolizer::new(registry);
+    let generated = GeneratedCode::new(Pid(0));
     let mut named = false;
     for offset in offsets {
-        let frames = symbolizer.frames(&FrameLocation::File { module, offset }, false);
+        let frames = symbolizer.frames(&FrameLocation::File { module, offset }, false, &generated);
         assert!(!frames.is_empty());
         for frame in frames.iter() {
             let file = frame.file.as_ref().map_or(0, |file| file.len());

@@ -21,6 +21,7 @@ mod unwind_rules;
 
 pub(crate) use address_space::AddressSpace;
 pub(crate) use modules::ModuleRegistry;
+pub(crate) use perf_map::GeneratedCode;
 pub(crate) use symbolizer::NativeSymbolizer;
 pub(crate) use unwind::{
     FrameLocation, HijackedReturn, NativeUnwinder, Registers, ReturnSlot, StackEnd, UnwoundStack,

@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::model::ids::Pid;
-use hashbrown::HashMap;
 
 use super::demangle::{demangle, truncate};
 
@@ -19,27 +19,35 @@ use super::demangle::{demangle, truncate};
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum number of functions per process.
 const MAX_FUNCTIONS: usize = 1 << 20;
-/// Maximum number of processes; beyond it all are dropped.
-const MAX_PROCESSES: usize = 64;
+/// Identifies the code that one program generates. Never used again, unlike a pid.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct GeneratedCodeId(u64);
 
-/// The perf maps of all processes.
-#[derive(Default)]
-pub(super) struct PerfMaps(HashMap<Pid, PerfMap>);
+/// The code that one program generates at run time.
+#[derive(Debug)]
+pub(crate) struct GeneratedCode {
+    pub(super) id: GeneratedCodeId,
+    pid: Pid,
+    map: Mutex<PerfMap>,
+}
 
-impl PerfMaps {
-    /// Returns the function at an address of a process.
-    pub(super) fn find(&mut self, pid: Pid, address: u64) -> Option<Arc<str>> {
-        if self.0.len() >= MAX_PROCESSES && !self.0.contains_key(&pid) {
-            self.0.clear();
-        }
-        let map = self.0.entry(pid).or_default();
+impl GeneratedCode {
+    pub(super) fn new(pid: Pid) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = GeneratedCodeId(NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { id, pid, map: Mutex::default() }
+    }
+
+    /// Returns the function at an address.
+    pub(super) fn find(&self, address: u64) -> Option<Arc<str>> {
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         // Fails for a process that has exited; what was read before stays.
-        let _ = map.catch_up(pid);
+        let _ = map.catch_up(self.pid);
         map.find(address)
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct PerfMap {
     functions: BTreeMap<u64, (u64, Arc<str>)>,
     /// Device and inode of the file.

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use super::debug_file::{self, DebugInfoStatus};
 use super::demangle::{demangle, is_mangled, truncate};
 use super::modules::{Module, ModuleId, ModuleRegistry};
-use super::perf_map::PerfMaps;
+use super::perf_map::GeneratedCode;
 use super::unwind::FrameLocation;
 use crate::files::ElfImage;
 
@@ -40,31 +40,29 @@ pub(crate) struct NativeSymbolizer {
     symbolizer: Symbolizer,
     sources: HashMap<ModuleId, SymbolSource>,
     cache: HashMap<(ModuleId, u64), Arc<[Frame]>>,
-    perf_maps: PerfMaps,
 }
 
 impl NativeSymbolizer {
     pub(crate) fn new(registry: ModuleRegistry) -> Self {
-        Self {
-            registry,
-            symbolizer: symbolizer(),
-            sources: HashMap::new(),
-            cache: HashMap::new(),
-            perf_maps: PerfMaps::default(),
-        }
+        Self { registry, symbolizer: symbolizer(), sources: HashMap::new(), cache: HashMap::new() }
     }
 
     /// Returns the functions at a location, the innermost inlined one first. `is_return`: the
     /// location is a return address, as in all frames of a stack whose innermost function has
-    /// returned.
-    pub(crate) fn frames(&mut self, code: &FrameLocation, is_return: bool) -> Arc<[Frame]> {
+    /// returned. `generated`: code of the program of the stack.
+    pub(crate) fn frames(
+        &mut self,
+        code: &FrameLocation,
+        is_return: bool,
+        generated: &GeneratedCode,
+    ) -> Arc<[Frame]> {
         let back = u64::from(is_return);
         match *code {
             FrameLocation::File { module, offset } => {
                 self.in_file(module, offset.saturating_sub(back))
             }
-            FrameLocation::Anonymous { pid, address } => {
-                let name = self.perf_maps.find(pid, address.saturating_sub(back));
+            FrameLocation::Generated { address, .. } => {
+                let name = generated.find(address.saturating_sub(back));
                 let frame = name.map(|function| Frame { function, ..Frame::default() });
                 Arc::new([frame.unwrap_or_else(|| unknown(UnknownReason::Jit))])
             }

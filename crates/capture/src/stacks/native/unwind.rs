@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use engine::model::ids::Pid;
 use engine::model::stack::UnknownReason;
 
 use super::address_space::{AddressSpace, CodeLocation};
 use super::arch::{self, UnwindRegs};
 use super::modules::{Module, ModuleFinder, ModuleId, ModuleRegistry};
+use super::perf_map::GeneratedCodeId;
 use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
 use crate::files::Mapping;
 
@@ -49,9 +49,9 @@ pub(crate) enum FrameLocation {
         offset: u64,
     },
     /// Code that was generated at run time.
-    Anonymous {
-        /// The process.
-        pid: Pid,
+    Generated {
+        /// The code of the program.
+        code: GeneratedCodeId,
         /// The return address.
         address: u64,
     },
@@ -336,7 +336,8 @@ impl NativeUnwinder {
                 Some((FrameLocation::File { module, offset }, address))
             }
             CodeLocation::Anonymous => {
-                Some((FrameLocation::Anonymous { pid: space.pid, address }, address))
+                let code = space.generated.id;
+                Some((FrameLocation::Generated { code, address }, address))
             }
             CodeLocation::Nothing => {
                 walk.locations.is_empty().then_some((FrameLocation::Unmapped(address), address))

@@ -139,13 +139,14 @@ fn unwind_everything(path: &Path) {
     let mut native = TestUnwinder::default();
     let pid = Pid(std::process::id());
     let mut symbols = NativeSymbolizer::new(native.registry());
+    let generated = GeneratedCode::new(pid);
     for offset in (0..map.len() as u64).step_by(97) {
         let ip = start + offset + 1;
         let stack: Vec<u8> = (0..64).flat_map(|word| (ip + word).to_le_bytes()).collect();
         let registers = Registers { ip, sp: 0x1000, bp: 0x1040 };
         let unwound = native.unwind(pid, registers, &stack, &[]);
         for location in unwound.locations.iter().take(2) {
-            assert!(!symbols.frames(location, true).is_empty());
+            assert!(!symbols.frames(location, true, &generated).is_empty());
         }
     }
 }

@@ -24,8 +24,8 @@ use engine::model::stack::Frame;
 
 use super::modules::ModuleId;
 use super::{
-    AddressSpace, FrameLocation, HijackedReturn, ModuleRegistry, NativeSymbolizer, NativeUnwinder,
-    Registers, UnwoundStack,
+    AddressSpace, FrameLocation, GeneratedCode, HijackedReturn, ModuleRegistry, NativeSymbolizer,
+    NativeUnwinder, Registers, UnwoundStack,
 };
 
 /// Returns an empty directory for a test.
@@ -158,10 +158,20 @@ impl TestUnwinder {
     }
 }
 
-/// Symbolizes all frames of a stack.
+/// Symbolizes all frames of a stack of a program without generated code.
 fn frames(native: &TestUnwinder, locations: &[FrameLocation]) -> Vec<Frame> {
+    frames_with(native, locations, &GeneratedCode::new(Pid(0)))
+}
+
+/// Symbolizes all frames of a stack.
+fn frames_with(
+    native: &TestUnwinder,
+    locations: &[FrameLocation],
+    generated: &GeneratedCode,
+) -> Vec<Frame> {
     let mut symbols = NativeSymbolizer::new(native.registry());
-    locations.iter().flat_map(|location| symbols.frames(location, true).to_vec()).collect()
+    let frames = locations.iter().map(|location| symbols.frames(location, true, generated));
+    frames.flat_map(|frames| frames.to_vec()).collect()
 }
 
 /// Returns the names of the functions; unknown ones by their reason.

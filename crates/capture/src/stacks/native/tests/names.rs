@@ -154,9 +154,17 @@ fn jit_code_is_named_by_perf_map() {
     let mut native = TestUnwinder::default();
     let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    assert!(matches!(unwound.locations[0], FrameLocation::Anonymous { .. }));
-    let named = functions(&frames(&native, &unwound.locations));
+    assert!(matches!(unwound.locations[0], FrameLocation::Generated { .. }));
+    let code = Arc::clone(&native.space(paused.pid()).generated);
+    let named = functions(&frames_with(&native, &unwound.locations, &code));
     assert_eq!(named[..3], ["py::step:model.py", "made_at_run_time", "main"]);
     fs::remove_file(map).unwrap();
-    assert_eq!(functions(&frames(&native, &unwound.locations))[0], "Jit");
+    // What was read stays, but only for this program.
+    let named = functions(&frames_with(&native, &unwound.locations, &code));
+    assert_eq!(named[0], "py::step:model.py");
+    native.process_exited(paused.pid());
+    let next = paused.unwind(&mut native);
+    assert_ne!(next.locations[0], unwound.locations[0]);
+    let code = Arc::clone(&native.space(paused.pid()).generated);
+    assert_eq!(functions(&frames_with(&native, &next.locations, &code))[0], "Jit");
 }

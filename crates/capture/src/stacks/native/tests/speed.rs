@@ -26,8 +26,10 @@ fn cached_unwind_takes_microseconds() {
         fastest = fastest.min(start.elapsed() / rounds);
     }
     let mut symbols = NativeSymbolizer::new(native.registry());
+    let generated = GeneratedCode::new(paused.pid());
     let start = Instant::now();
-    let named: usize = cold.locations.iter().map(|code| symbols.frames(code, true).len()).sum();
+    let named: usize =
+        cold.locations.iter().map(|code| symbols.frames(code, true, &generated).len()).sum();
     let names = start.elapsed();
     println!(
         "{} frames: first {first:?}, in a new process {again:?}, then {fastest:?}; {named} names {names:?}",
