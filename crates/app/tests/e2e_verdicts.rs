@@ -138,6 +138,11 @@ fn assert_same_view(env: &TestEnv, file: &Path, traced: &Value, report: &Value) 
     let top: Value = serde_json::from_str(&run(&["top", "--once", "--json", path])).unwrap();
     assert_eq!(top["leaks_total"], report["leaks_total"], "{top}");
     let advice: Value = serde_json::from_str(&run(&["advise", path, "--json"])).unwrap();
+    for gpu in advice["gpus"].as_array().unwrap() {
+        let steps = gpu["steps"].as_array().unwrap();
+        let pids: BTreeSet<u64> = steps.iter().map(|step| step["pid"].as_u64().unwrap()).collect();
+        assert_eq!(pids.len(), steps.len(), "one step per process: {gpu:#}");
+    }
     let steps = advice["gpus"].as_array().unwrap().iter().flat_map(|gpu| gpu["steps"].as_array());
     let restarted: BTreeSet<u64> = steps
         .flatten()

@@ -16,9 +16,14 @@ use crate::harness::files::{recording, report, root, run, script, stderr, stdout
 
 /// Exports a file to another format in the directory, and returns the path.
 fn export(dir: &TempDir, file: &str, form: &str) -> String {
+    export_with(dir, file, form, &[])
+}
+
+fn export_with(dir: &TempDir, file: &str, form: &str, options: &[&str]) -> String {
     let number = std::fs::read_dir(dir.path()).unwrap().count();
     let path = dir.path().join(format!("{number}.{form}")).to_str().unwrap().to_owned();
-    let output = run(&["export", file, "--format", form, "-o", &path]);
+    let arguments = ["export", file, "--format", form, "-o", &path];
+    let output = run(&[&arguments, options].concat());
     assert!(output.status.success(), "{file} to {form}: {}", stderr(&output));
     assert!(output.stdout.is_empty());
     path
@@ -102,18 +107,32 @@ fn perfetto_counters_match_the_usage_report() {
 }
 
 #[test]
-fn speedscope_has_never_freed_and_allocated_profiles() {
+fn speedscope_has_held_peak_and_allocated_profiles() {
     let dir = tempfile::tempdir().unwrap();
     for file in files() {
-        let found = python("read_speedscope.py", &[&export(&dir, &file, "speedscope")]);
-        let sum = |suffix: &str| -> u64 {
-            let profiles = found["profiles"].as_array().unwrap().iter();
-            let matching =
-                profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(suffix));
-            matching.map(|profile| profile["sum"].as_u64().unwrap()).sum()
+        let of = |options: &[&str]| {
+            let found =
+                python("read_speedscope.py", &[&export_with(&dir, &file, "speedscope", options)]);
+            let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+            for profile in found["profiles"].as_array().unwrap() {
+                let name = profile["name"].as_str().unwrap();
+                *sums.entry(name.rsplit_once(": ").unwrap().1.to_owned()).or_default() +=
+                    profile["sum"].as_u64().unwrap();
+            }
+            sums
         };
-        assert_eq!(sum(": never freed"), report(&file, "leaks", &[])["held_bytes"], "{file}");
-        assert!(sum(": allocated") >= sum(": never freed") && sum(": allocated") > 0, "{file}");
+        let (held, allocated) = ("held at the end", "allocated");
+        let all = of(&[]);
+        let held_bytes = report(&file, "leaks", &[])["held_bytes"].as_u64();
+        assert_eq!(all.get(held).copied().or(Some(0)), held_bytes, "{file}");
+        assert!(all[allocated] >= held_bytes.unwrap() && all[allocated] > 0, "{file}");
+        assert_eq!(of(&["--value", "allocated"]), [(allocated.to_owned(), all[allocated])].into());
+        let count = of(&["--value", "allocated", "--unit", "count"]);
+        assert!(count[allocated] > 0 && count[allocated] < all[allocated], "{file}: {count:?}");
+        let peaks = report(&file, "peak", &[])["peaks"].clone();
+        let peaks = peaks.as_array().unwrap().iter().filter(|peak| peak["pid"].is_null());
+        let peak: u64 = peaks.map(|peak| peak["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(of(&["--at", "peak"])["live at the peak"], peak, "{file}");
     }
     // Outermost frames come first: the file has a stack that begins in the interpreter's file.
     let torch = &captures()[1];

@@ -222,7 +222,10 @@ fn inapplicable_options_are_usage_errors() {
     let dir = tempfile::tempdir().unwrap();
     let file = recording(&dir);
     for (options, word) in [
-        (&["--format", "nsys-tsv", "--at", "peak"][..], "only apply to folded"),
+        (&["--format", "nsys-tsv", "--at", "peak"][..], "report FILE peak --format tsv"),
+        (&["--format", "csv", "--at", "peak"], "every allocation with its times"),
+        (&["--format", "perfetto", "--at", "peak"], "memory over time, with the peak"),
+        (&["--format", "torch", "--at", "peak"], "describes the end of the file"),
         (&["--format", "pprof", "--unit", "count"], "pprof"),
         (&["--format", "folded", "--value", "allocated", "--at", "end"], "--value allocated"),
     ] {

@@ -156,14 +156,49 @@ fn narrow_tables_have_whole_names_and_numbers() {
     let text = narrow(&["report", "pytorch.arrows"]);
     for words in [
         "  8562  torch_graphs.py        gpu_0         984   10.71 GiB   10.71 GiB",
-        "8562 torch_graphs.py        capture (torch_graphs.py:16)",
+        "812  8562 torch_graphs.py\n      capture (torch_graphs.py:16)",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    let text = narrow(&["report", "cupy_jax_triton.arrows"]);
+    let kinds = "  8772  jax_history.py             2      0  768.00 MiB  768.00 MiB\n      by kind: \
+                 physical 768.00 MiB\n";
+    assert!(text.contains(kinds), "{text}");
+    let text = narrow(&["report", "pytorch.arrows", "leaks"]);
+    assert!(text.contains("  plateau  device      22.00 MiB in 2 allocations "), "{text}");
+    assert!(text.contains("size, in this process; live"), "{text}");
     assert!(
         narrow(&["report", "pytorch.arrows", "sites"]).contains("capture (torch_graphs.py:16)")
     );
     assert!(narrow(&["plot", "pytorch.arrows"]).contains("8562  torch_graphs.py"));
+}
+
+#[test]
+fn sites_that_differ_only_in_folded_frames_are_one_row() {
+    let text = narrow(&["report", "cupy_jax_triton.arrows", "peak"]);
+    let row = "   13.25 GiB  94.2 %   2069  device    8770 ";
+    let next = "\n      transform (cupy_fft_plans.py:10)\n";
+    assert!(text.contains(row) && text.contains(next), "{text}");
+    assert_eq!(text.matches("  8770  ").count(), 1 + 3, "{text}");
+}
+
+#[test]
+fn lines_that_leak_have_no_other_verdict() {
+    let text = narrow(&["report", "pytorch.arrows", "leaks"]);
+    let (_, others) = text.split_once("\nVerdicts on other sites\n").unwrap();
+    assert!(!others.contains("torch_loss_history.py:11"), "{others}");
+    // The same line in a process that does not leak.
+    assert!(others.contains("8563\n      capture (torch_graphs.py:16)"), "{others}");
+}
+
+#[test]
+fn filters_are_part_of_the_suggested_command() {
+    let text = narrow(&["report", "cupy_jax_triton.arrows", "-p", "8774", "--user", "root"]);
+    let more = "More: vramscope report cupy_jax_triton.arrows -p 8774 --user 'root' --leak 1\n";
+    assert!(text.contains(more), "{text}");
+    assert!(text.contains("No device memory was allocated in the recorded time"), "{text}");
+    let leak = narrow(&["report", "cupy_jax_triton.arrows", "-p", "8774", "--leak", "1"]);
+    assert!(leak.starts_with("Leak 1: triton_constexpr.py:25 <module>"), "{leak}");
 }
 
 #[test]
@@ -186,7 +221,7 @@ fn errors_and_anomalies_name_the_program_and_the_gpu() {
              than the whole GPU (140.40 GiB)",
         ),
         ("replay", ": torch_graphs.py (pid 8562), torch_graphs.py:13 capture: single allocation"),
-        ("advise", "and leaks 68.32 GiB per hour (certain)"),
+        ("advise", "(certain) that grows by 68.32 GiB per hour"),
     ] {
         let text = flat(&[verb, "pytorch.arrows"]);
         assert!(text.contains(words), "{words}: {text}");
@@ -207,6 +242,10 @@ fn page_is_named_after_the_file_and_never_overwritten() {
     let again = page(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(stderr(&again).contains("already exists"), "{}", stderr(&again));
+    assert!(page(&["--force"]).status.success());
+    let output = run(&["report", &file, "--force"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--force requires --output"), "{}", stderr(&output));
 }
 
 #[test]

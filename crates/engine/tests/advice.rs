@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::advice::{AdviceAction, AdviceInput, AdviceStep, CommandLanguage, Precision, advise};
 use engine::ledger::Ledger;
 use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::cuda_object::ObjectKind;
 use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
 use engine::model::holder::DeviceFilter;
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
@@ -50,7 +51,8 @@ const BUSY: &dyn Fn(&ProcessView) -> Option<Nanos> = &|_| None;
 fn input(snapshot: &Snapshot) -> AdviceInput<'_> {
     let (protected, idle) = (NONE_PROTECTED, BUSY);
     let gpu = Some(GpuId(0));
-    AdviceInput { snapshot, gpu, only: &[], requester: None, cause: None, protected, idle }
+    let (gpu_memory, requester, cause) = (Bytes(0), None, None);
+    AdviceInput { snapshot, gpu, gpu_memory, only: &[], requester, cause, protected, idle }
 }
 
 fn short(steps: &[AdviceStep]) -> Vec<(AdviceAction, u32, u64, Precision)> {
@@ -58,7 +60,7 @@ fn short(steps: &[AdviceStep]) -> Vec<(AdviceAction, u32, u64, Precision)> {
 }
 
 #[test]
-fn steps_are_ordered_by_cost() {
+fn each_process_has_its_cheapest_step() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 300 * MIB);
     holds(&mut ledger, 1, 0, 600 * MIB);
@@ -83,10 +85,10 @@ fn steps_are_ordered_by_cost() {
             (AdviceAction::TrimPool, 2, 700, at_most),
             (AdviceAction::EmptyCache, 1, 600, exact),
             (AdviceAction::StopIdle, 3, 80, exact),
-            (AdviceAction::Stop, 1, 900, estimate),
-            (AdviceAction::Stop, 2, 100, estimate),
         ]
     );
+    assert_eq!(short(&steps[0].alternatives), [(AdviceAction::Stop, 2, 100, estimate)]);
+    assert_eq!(short(&steps[1].alternatives), [(AdviceAction::Stop, 1, 900, estimate)]);
     assert!(steps[2].reason.contains("10 minutes"), "{}", steps[2].reason);
     assert_eq!(steps[2].commands[0].text, "kill -TERM 3");
     assert_eq!(steps[1].commands[0].text, "torch.cuda.empty_cache()");
@@ -109,7 +111,7 @@ fn leak(pid: u32, device: u16, live: u64, growth_per_hour: u64) -> SiteVerdict {
 }
 
 #[test]
-fn restart_of_leaking_process_frees_leaked_bytes() {
+fn leaking_process_is_restarted_and_not_stopped() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
     let mut snapshot = snapshot(&mut ledger);
@@ -119,24 +121,38 @@ fn restart_of_leaking_process_frees_leaked_bytes() {
     snapshot.suspects =
         vec![suspect(0, 400 * MIB), suspect(0, 100 * MIB), suspect(1, 77 * MIB), pinned];
     let steps = advise(&input(&snapshot));
-    let expected = [
-        (AdviceAction::RestartLeaking, 1, 500, Precision::Estimate),
-        (AdviceAction::Stop, 1, 900, Precision::Estimate),
-    ];
-    assert_eq!(short(&steps), expected);
+    assert_eq!(short(&steps), [(AdviceAction::RestartLeaking, 1, 900, Precision::Estimate)]);
+    assert!(steps[0].reason.starts_with("500.00 MiB of it is"), "{}", steps[0].reason);
+    assert!(steps[0].alternatives.is_empty());
 }
 
 #[test]
-fn fastest_leak_is_restarted_first() {
+fn other_leaks_of_a_process_are_named() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
-    holds(&mut ledger, 2, 0, 500 * MIB);
     let mut snapshot = snapshot(&mut ledger);
-    snapshot.suspects = vec![leak(1, 0, 400 * MIB, 3 * MIB), leak(2, 0, 100 * MIB, 70 * MIB)];
+    let of = |resource| SiteVerdict { resource, ..leak(1, 0, 700, 7) };
+    let event = Resource::Objects(ObjectKind::Event);
+    snapshot.suspects = vec![of(event), of(event), of(Resource::Memory(MemoryKind::Pinned))];
     let steps = advise(&input(&snapshot));
-    let restarts = steps.iter().filter(|step| step.action == AdviceAction::RestartLeaking);
-    let order: Vec<_> = restarts.map(|step| (step.pid.0, step.growth_per_hour.0 / MIB)).collect();
-    assert_eq!(order, [(2, 70), (1, 3)]);
+    assert_eq!(short(&steps), [(AdviceAction::Stop, 1, 900, Precision::Estimate)]);
+    assert_eq!(steps[0].reason, "holds 900.00 MiB; it leaks event objects, host memory");
+}
+
+#[test]
+fn leaks_come_first_and_small_steps_last() {
+    let mut ledger = Ledger::new();
+    for (pid, bytes) in [(1, 900), (2, 5), (3, 2000), (4, 9)] {
+        holds(&mut ledger, pid, 0, bytes * MIB);
+    }
+    let mut snapshot = snapshot(&mut ledger);
+    snapshot.suspects =
+        vec![leak(1, 0, 400 * MIB, 3 * MIB), leak(2, 0, 4 * MIB, 70 * MIB), leak(4, 0, MIB, MIB)];
+    let gpu_memory = Bytes(1000 * MIB);
+    let steps = advise(&AdviceInput { gpu_memory, ..input(&snapshot) });
+    let order: Vec<_> = steps.iter().map(|step| (step.pid.0, step.action)).collect();
+    let (restart, stop) = (AdviceAction::RestartLeaking, AdviceAction::Stop);
+    assert_eq!(order, [(2, restart), (1, restart), (3, stop), (4, restart)]);
 }
 
 #[test]
@@ -163,7 +179,8 @@ fn requester_is_advised_to_reduce_use_not_to_stop() {
         ..input(&snapshot)
     });
     let actions: Vec<_> = steps.iter().map(|step| step.action).collect();
-    assert_eq!(actions, [AdviceAction::UseExpandableSegments, AdviceAction::ReduceMemoryUse]);
+    assert_eq!(actions, [AdviceAction::UseExpandableSegments]);
+    assert_eq!(steps[0].alternatives[0].action, AdviceAction::ReduceMemoryUse);
     let text = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     assert_eq!(steps[0].commands[0].text, text);
 }
@@ -241,8 +258,8 @@ fn advice_matches_the_cause() {
             OomCause::DeviceExhausted,
             vec![
                 (AdviceAction::TrimPool, 1),
-                (AdviceAction::TrimPool, 2),
                 less,
+                (AdviceAction::TrimPool, 2),
                 (AdviceAction::Stop, 2),
             ],
             "a smaller batch",
@@ -250,10 +267,11 @@ fn advice_matches_the_cause() {
     ] {
         let requester = Some(Pid(1));
         let steps = advise(&AdviceInput { requester, cause: Some(cause), ..input(&snapshot) });
-        let found: Vec<_> = steps.iter().map(|step| (step.action, step.pid.0)).collect();
+        let all = || steps.iter().flat_map(|step| std::iter::once(step).chain(&step.alternatives));
+        let found: Vec<_> = all().map(|step| (step.action, step.pid.0)).collect();
         assert_eq!(found, expected, "{cause:?}");
         let reason =
-            &steps.iter().find(|step| step.action == AdviceAction::ReduceMemoryUse).unwrap().reason;
+            &all().find(|step| step.action == AdviceAction::ReduceMemoryUse).unwrap().reason;
         assert!(reason.contains(says), "{cause:?}: {reason}");
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use engine::analysis::MemoryScope;
+use engine::analysis::groups::GroupTable;
 use engine::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use engine::model::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
 use engine::model::memory_kind::MemoryKind;
@@ -13,7 +14,7 @@ use engine::model::units::Timestamp;
 use formats::export::allocations::{AllocationWriter, COLUMNS, CsvEncoder, JsonEncoder};
 use formats::export::format_writer::FormatWriter;
 use formats::export::perfetto::PerfettoWriter;
-use formats::export::speedscope::SpeedscopeWriter;
+use formats::export::profile::{Profile, ProfileUnit, at_end, speedscope};
 use formats::export::torch::{Prescan, SnapshotWriter};
 use formats::import::collecting_sink::FileInfo;
 use proptest::collection::vec;
@@ -209,9 +210,13 @@ proptest! {
         feed(Box::new(AllocationWriter::new(CsvEncoder::new(&mut csv).unwrap())), &changes, &info);
         // Names contain no line breaks here, so lines are rows.
         prop_assert_eq!(String::from_utf8(csv).unwrap().lines().count(), rows.len() + 1);
-        let mut speedscope = Vec::new();
-        feed(Box::new(SpeedscopeWriter::new(&mut speedscope, MemoryScope::Device, &name)), &changes, &info);
-        serde_json::from_slice::<serde_json::Value>(&speedscope).unwrap();
+        let mut groups = GroupTable::new(MemoryScope::Device);
+        changes.iter().for_each(|change| groups.observe(change));
+        let (samples, stacks, processes) = (at_end(&groups), &info.stacks, &info.processes);
+        let profile = Profile { samples: &samples, stacks, processes, title: &name };
+        let mut file = Vec::new();
+        speedscope(&mut file, &profile, "held", None, ProfileUnit::Bytes).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&file).unwrap();
         let mut perfetto = Vec::new();
         feed(Box::new(PerfettoWriter::new(&mut perfetto, MemoryScope::Device, 10)), &changes, &info);
         for scope in [MemoryScope::Device, MemoryScope::Torch] {

@@ -77,6 +77,7 @@ fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
     let steps = advise(&AdviceInput {
         snapshot: &snapshot,
         gpu,
+        gpu_memory: Bytes(24 * GIB),
         only: &[],
         requester: Some(Pid(1)),
         cause: None,

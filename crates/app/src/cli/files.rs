@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use engine::analysis::usage::MIN_POINTS;
-use engine::model::Bytes;
+use engine::model::{Bytes, GpuId, Pid};
 use formats::export::profile::{ProfileUnit, ProfileValue};
 
 use super::choice::{Choice, choice};
 use super::shared::{FailOnLeakArgs, FormatOptions, GroupByArg, OutputArgs, WrapperArgs};
+use crate::live::process_filter::ProcessFilter;
 use crate::parse_units;
 
 pub(super) const REPLAY_EXAMPLES: &str = "\
@@ -75,6 +76,24 @@ pub(crate) struct FileFilterArgs {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) wrappers: WrapperArgs,
+}
+
+impl FileFilterArgs {
+    /// Returns the selection of processes.
+    pub(crate) fn processes(&self) -> ProcessFilter {
+        ProcessFilter {
+            pids: self.pid.map(Pid).into_iter().collect(),
+            gpu: self.gpu.map(GpuId),
+            user: self.user.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// Returns these options as they are typed, each after a blank.
+    pub(crate) fn arguments(&self) -> String {
+        let device = self.device.map_or_else(String::new, |device| format!(" --device {device}"));
+        self.processes().arguments() + &device
+    }
 }
 
 #[derive(Args)]
@@ -301,13 +320,14 @@ pub(crate) struct ExportArgs {
     /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
-    /// folded, flamegraph: memory in use, or everything allocated [default: inuse]
+    /// folded, flamegraph, speedscope: memory in use, or everything allocated [default: inuse;
+    /// speedscope: both]
     #[arg(long, value_parser = choice(PROFILE_VALUES))]
     pub(crate) value: Option<ProfileValue>,
-    /// folded, flamegraph: bytes, or number of allocations [default: bytes]
+    /// folded, flamegraph, speedscope: bytes, or number of allocations [default: bytes]
     #[arg(long, value_parser = choice(PROFILE_UNITS))]
     pub(crate) unit: Option<ProfileUnit>,
-    /// folded, flamegraph, pprof: memory in use at the end or at the peak [default: end]
+    /// folded, flamegraph, pprof, speedscope: memory in use at the end or at the peak [default: end]
     #[arg(long = "at", value_name = "POINT", value_parser = choice(POINTS))]
     pub(crate) at_peak: Option<bool>,
     #[command(flatten)]
@@ -325,8 +345,10 @@ const PROFILE_UNITS: &[Choice<ProfileUnit>] = &[
 ];
 
 /// Whether memory in use is that of the peak.
-const POINTS: &[Choice<bool>] =
-    &[("end", "Never freed", false), ("peak", "Live at the peak of each device", true)];
+const POINTS: &[Choice<bool>] = &[
+    ("end", "Held at the end of the file or of its process", false),
+    ("peak", "Live at the peak of each device", true),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {

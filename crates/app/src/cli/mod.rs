@@ -82,7 +82,7 @@ enum Verb {
     /// Run the monitoring agent: metrics, alerts, out-of-memory snapshots
     #[command(after_help = serve::EXAMPLES, aliases = ["agent", "daemon"])]
     Serve(Box<ServeArgs>),
-    /// Suggest how to free GPU memory, cheapest first
+    /// Suggest how to free GPU memory, one step per process
     #[command(after_help = inspect::ADVISE_EXAMPLES, aliases = ["advice"])]
     Advise(Box<AdviseArgs>),
     /// Show which Python references keep the GPU memory of a program alive

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use engine::model::{StackMode, TensorMode};
 use formats::report::live::text::TextStyle;
@@ -100,13 +100,16 @@ pub(crate) struct OutputArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing file
-    #[arg(long, requires = "output")]
+    #[arg(long)]
     force: bool,
 }
 
 impl OutputArgs {
     /// Opens the destination, which must be none of the inputs.
     pub(crate) fn open(&self, inputs: &[&Path]) -> Result<ResultOutput> {
+        if self.force && self.output.is_none() {
+            bail!("--force requires --output: nothing else is overwritten");
+        }
         output::results_from(inputs, self.output.as_deref(), self.force)
     }
 }

@@ -42,7 +42,8 @@ impl AgentReport<'_> {
         if snapshot.processes.is_empty() && !self.filter.is_empty() {
             bail!("{}: the agent knows no such process with GPU memory", self.url);
         }
-        let more = format!("vramscope trace --agent {} --leak 1", self.url);
+        let more =
+            format!("vramscope trace --agent {}{} --leak 1", self.url, self.filter.arguments());
         let last = LastOptions { top: self.top, leak: self.leak, more: &more };
         let stack_depth = self.stack_depth.unwrap_or(out.style.stack_depth);
         let style = TextStyle { last: true, stack_depth, ..out.style };

@@ -75,12 +75,14 @@ pub(crate) fn print(
         (_, LiveFormat::Json) => writeln!(out, "{}", json::line(snapshot, context)?)?,
         (LiveView::Overview, LiveFormat::Text) if style.last => {
             if !overview::last(out, snapshot, context, style, last)? {
-                let leaks = snapshot.suspects.len();
-                bail!("there is no leak {}; suspects: {leaks}", last.leak.unwrap_or(0));
+                bail!("there is no leak {}; all are listed above", last.leak.unwrap_or(0));
             }
         }
         (LiveView::Overview, LiveFormat::Text) => {
             overview::news(out, snapshot, context, style)?;
+            if !snapshot.out_of_memory.is_empty() || !snapshot.anomalies.is_empty() {
+                writeln!(out)?;
+            }
             overview::block(out, snapshot, context, style)?;
             writeln!(out)?;
         }

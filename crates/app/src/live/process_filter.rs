@@ -22,6 +22,17 @@ impl ProcessFilter {
         *self == Self::default()
     }
 
+    /// Returns the options for this selection as they are typed, each after a blank.
+    pub(crate) fn arguments(&self) -> String {
+        let text = |name: &str, value: &Option<String>| {
+            value.as_ref().map(|value| format!(" {name} '{}'", value.replace('\'', r"'\''")))
+        };
+        let pids = self.pids.iter().map(|pid| format!(" -p {pid}"));
+        let gpu = self.gpu.map(|gpu| format!(" --gpu {}", gpu.0));
+        let texts = [text("--user", &self.user), text("--name", &self.name)];
+        pids.chain(gpu).chain(texts.into_iter().flatten()).collect()
+    }
+
     fn selects(&self, process: &ProcessView) -> bool {
         let is_user = |wanted: &String| {
             process.identity.user.as_deref() == Some(wanted)

@@ -1,4 +1,4 @@
-//! Steps that would free GPU memory, ranked by cost: first those that lose no work.
+//! Steps that would free GPU memory: one per process, ranked by effect and cost.
 //!
 //! Nothing is executed. Each step has the bytes it frees, how precise that number is, and its cost.
 //! Commands contain only numbers and names without shell metacharacters.
@@ -23,6 +23,8 @@ pub struct AdviceInput<'a> {
     pub snapshot: &'a Snapshot,
     /// GPU on which memory is needed.
     pub gpu: Option<GpuId>,
+    /// Memory of that GPU; 0 if it is unknown.
+    pub gpu_memory: Bytes,
     /// Restricts the steps to these processes; empty means all.
     pub only: &'a [Pid],
     /// Process whose allocation failed, if any: stopping it would not help it.
@@ -85,12 +87,12 @@ impl AdviceAction {
         }
     }
 
-    /// Sort rank; cheaper steps have lower ranks.
+    /// Sort rank: leaks fill the GPU again, whatever else is freed; then cheaper steps first.
     const fn rank(self) -> u8 {
         match self {
-            Self::EmptyCache | Self::TrimPool | Self::TrimGraphs => 0,
-            Self::StopIdle => 1,
-            Self::RestartLeaking => 2,
+            Self::RestartLeaking => 0,
+            Self::EmptyCache | Self::TrimPool | Self::TrimGraphs => 1,
+            Self::StopIdle => 2,
             Self::UseExpandableSegments => 3,
             Self::ReduceMemoryUse => 4,
             Self::Stop => 5,
@@ -133,10 +135,21 @@ pub struct AdviceStep {
     pub reason: String,
     /// Commands that carry out the step.
     pub commands: Vec<SuggestedCommand>,
+    /// Other steps for the same process.
+    pub alternatives: Vec<AdviceStep>,
 }
 
-/// Returns all steps that would help, cheapest first, then fastest growing leaks, then by bytes
-/// freed.
+impl AdviceStep {
+    /// Whether it has little effect: what it frees, and the hourly growth that it ends, are less
+    /// than 1 % of the GPU. What a change of the program frees is unknown.
+    fn is_small(&self, gpu_memory: Bytes) -> bool {
+        let effect = self.bytes.max(self.growth_per_hour);
+        effect.0 > 0 && effect.0 < gpu_memory.0 / 100
+    }
+}
+
+/// Returns one step per process that would help: fastest growing leaks first, then cheapest first,
+/// then by bytes freed; those with little effect last.
 pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     let mut steps = Vec::new();
     let selected = |pid| input.only.is_empty() || input.only.contains(&pid);
@@ -159,9 +172,22 @@ pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     steps.retain(|step| step.bytes.0 > 0 || changes_program(step.action));
     steps.sort_by_key(|step| {
         let effect = Reverse((step.growth_per_hour, step.bytes));
-        (step.action.rank(), effect, step.pid, step.action, step.precision)
+        let is_small = step.is_small(input.gpu_memory);
+        (is_small, step.action.rank(), effect, step.pid, step.action, step.precision)
     });
-    steps
+    one_per_process(steps)
+}
+
+/// Makes the later steps of a process alternatives of its first one.
+fn one_per_process(steps: Vec<AdviceStep>) -> Vec<AdviceStep> {
+    let mut firsts: Vec<AdviceStep> = Vec::new();
+    for step in steps {
+        match firsts.iter_mut().find(|first| first.pid == step.pid) {
+            Some(first) => first.alternatives.push(step),
+            None => firsts.push(step),
+        }
+    }
+    firsts
 }
 
 /// Whether device memory freed by a process helps the requester. Memory of other processes only
@@ -218,6 +244,7 @@ fn step(
         growth_per_hour: Bytes(0),
         reason,
         commands,
+        alternatives: Vec::new(),
     }
 }
 
@@ -289,39 +316,52 @@ fn total_held(input: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precisi
     (Bytes(sum), if reported { Precision::Exact } else { Precision::Estimate })
 }
 
+/// Adds the step that ends the process.
 fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
-    let (bytes, precision) = total_held(input, process);
-    let leaked = leaked(input, process);
-    if let Some(Leaked { bytes: leaked, growth_per_hour, confidence }) = leaked {
+    let (held, precision) = total_held(input, process);
+    if let Some(Leaked { bytes, growth_per_hour, confidence }) = leaked(input, process) {
         // Tensors and the cache that holds them are two views of the same memory.
-        let leaked = if bytes > Bytes(0) { leaked.min(bytes) } else { leaked };
+        let leaked = if held > Bytes(0) { bytes.min(held) } else { bytes };
         let reason = format!(
-            "{leaked} of its memory is a suspected leak ({}) that grows by {growth_per_hour} per \
-             hour; the rest is needed again after a restart",
+            "{leaked} of it is a suspected leak ({}) that grows by {growth_per_hour} per hour; the \
+             rest is needed again after a restart",
             confidence.name()
         );
-        let (action, precision) = (AdviceAction::RestartLeaking, Precision::Estimate);
-        let restart = step(process, action, leaked, precision, reason);
+        let action = AdviceAction::RestartLeaking;
+        let restart = step(process, action, held.max(leaked), precision, reason);
         steps.push(AdviceStep { growth_per_hour, ..restart });
+        return;
     }
     if input.requester == Some(process.key.pid) {
         return;
     }
-    match (input.idle)(process).filter(|idle| *idle >= IDLE_AFTER) {
+    let (action, reason) = match (input.idle)(process).filter(|idle| *idle >= IDLE_AFTER) {
         Some(idle) => {
             let minutes = idle.millis() / 60_000;
-            let reason = format!("no launches for {minutes} minutes");
-            steps.push(step(process, AdviceAction::StopIdle, bytes, precision, reason));
+            (AdviceAction::StopIdle, format!("no launches for {minutes} minutes"))
         }
-        None => {
-            let leak = leaked.map_or_else(String::new, |leaked| {
-                let (growth, confidence) = (leaked.growth_per_hour, leaked.confidence.name());
-                format!(", and leaks {growth} per hour ({confidence})")
-            });
-            let reason = format!("holds {bytes}{leak}");
-            steps.push(step(process, AdviceAction::Stop, bytes, precision, reason));
+        None => (AdviceAction::Stop, format!("holds {held}")),
+    };
+    let reason = reason + &other_leaks(input, process);
+    steps.push(step(process, action, held, precision, reason));
+}
+
+/// Returns what a process leaks besides device memory, as the end of a sentence.
+fn other_leaks(input: &AdviceInput<'_>, process: &ProcessView) -> String {
+    let mut names: Vec<String> = Vec::new();
+    let own = input.snapshot.suspects.iter().filter(|one| one.pid == Some(process.key.pid));
+    for resource in own.map(|suspect| LeakResource::of(suspect.resource)) {
+        let name = match resource {
+            LeakResource::Objects(kind) => format!("{} objects", kind.name()),
+            LeakResource::Host => "host memory".to_owned(),
+            LeakResource::Managed => "managed memory".to_owned(),
+            LeakResource::Device | LeakResource::Tensors => continue,
+        };
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
+    if names.is_empty() { String::new() } else { format!("; it leaks {}", names.join(", ")) }
 }
 
 /// Device memory in the leak suspects of a process.

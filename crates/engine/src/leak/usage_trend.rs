@@ -86,8 +86,9 @@ impl UsageTrend {
         self.windows = merged;
     }
 
-    /// Growth per hour in the second half of the history, as the median slope between points; `None`
-    /// if the history is too short. `level` is the level at `now`.
+    /// Growth per hour in the second half of the history; `None` if the history is too short.
+    /// `level` is the level at `now`. What was given back does not count as growth, so a fall ends
+    /// the growth before it.
     pub(crate) fn growth_per_hour(&self, now: Timestamp, level: u64) -> Option<i64> {
         let first = self.first?;
         let span = (now - first).0;
@@ -106,10 +107,30 @@ impl UsageTrend {
             .map(|at| (at, low_at(at)))
             .chain([(now.0, level)])
             .collect();
-        let middle = median_slope(&points)?;
+        let mut middle = median_slope(&kept(&points))?;
+        if middle == 0 && is_falling(&points) {
+            middle = median_slope(&points)?;
+        }
         let is_change = (middle * i128::from(half) / i128::from(Nanos::HOUR.0)).abs() >= MIN_CHANGE;
         i64::try_from(if is_change { middle } else { 0 }).ok()
     }
+}
+
+/// Returns of each level only the part that was never given back later.
+fn kept(points: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut kept = points.to_vec();
+    let mut lowest = u64::MAX;
+    for (_, level) in kept.iter_mut().rev() {
+        lowest = lowest.min(*level);
+        *level = lowest;
+    }
+    kept
+}
+
+/// Whether a level falls again and again, not just once.
+fn is_falling(points: &[(u64, u64)]) -> bool {
+    let falls = points.windows(2).filter(|pair| matches!(pair, [(_, a), (_, b)] if b < a)).count();
+    falls * 2 >= points.len()
 }
 
 /// Median slope per hour between all pairs of points, given as times and levels (Theil–Sen
@@ -160,6 +181,19 @@ mod tests {
         assert_eq!(growth(60, |tenth| tenth.min(100) * 100 * MIB), Some(0));
         assert_eq!(growth(60, |tenth| (1 + tenth % 2) * 1000 * MIB), Some(0));
         assert_eq!(growth(60, |_| 5), Some(0));
+    }
+
+    #[test]
+    fn growth_ends_with_a_fall() {
+        // A program takes 8 GiB within 16 seconds and exits, 2 to 60 seconds before now.
+        for after in [20, 100, 300, 600] {
+            let level = |tenth: u64| if tenth < 160 { tenth * 50 * MIB } else { 3 * MIB };
+            assert_eq!(growth(16 + after / 10, level), Some(0), "{after}");
+        }
+        // Another one goes on growing: its growth counts again in the second half of the history.
+        let level = |tenth: u64| tenth * MIB + if tenth < 200 { 5000 * MIB } else { 0 };
+        assert_eq!(growth(21, level), Some(0));
+        assert!((34_500..=37_500).contains(&growth(60, level).unwrap()));
     }
 
     #[test]

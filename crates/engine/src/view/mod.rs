@@ -205,6 +205,8 @@ fn gpu_rows<'a>(
     known.sort_unstable_by_key(|gpu| (gpu.is_none(), *gpu));
     known.dedup();
     let is_only = known.len() == 1;
+    // Programs that start take memory, too.
+    let is_start = rest_of_start(snapshot).is_some();
     let row = |gpu: Option<GpuId>| {
         let facts = facts.iter().find(|facts| Some(facts.id) == gpu);
         let reported = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
@@ -224,7 +226,7 @@ fn gpu_rows<'a>(
         let leaked = leaked.fold(0, |sum: u64, leak| sum.saturating_add(leak.growth_per_hour));
         // A cache can absorb a leak for some time: then the driver reports no growth.
         let growth = growth_per_hour.and_then(|growth| u64::try_from(growth).ok());
-        let growth = growth.filter(|growth| *growth > 0).unwrap_or(leaked);
+        let growth = growth.filter(|growth| *growth > 0 && (!is_start || leaked > 0));
         GpuRow {
             gpu,
             name: facts.map_or("", |facts| facts.name),
@@ -233,7 +235,7 @@ fn gpu_rows<'a>(
             traced: Bytes(sum.traced),
             untracked: Bytes(sum.untracked),
             growth_per_hour,
-            time_until_full: placement.time_until_full(gpu, growth),
+            time_until_full: placement.time_until_full(gpu, growth.unwrap_or(leaked)),
             processes: sum.processes,
         }
     };

@@ -21,7 +21,6 @@ pub mod openmetrics;
 pub mod parquet;
 pub mod perfetto;
 pub mod profile;
-pub mod speedscope;
 pub mod torch;
 
 pub use crate::report::redact::hide_directories;

@@ -25,8 +25,14 @@ fn assert_golden(name: &str, found: &str) {
 
 fn text(fixture: &FileFixture, result: AnalysisResult<'_>) -> String {
     let mut out = Vec::new();
-    analysis::write_text(&mut out, &fixture.analyzed_file(Some(10)), result, TextStyle::default())
-        .unwrap();
+    analysis::write_text(
+        &mut out,
+        &fixture.analyzed_file(Some(10)),
+        result,
+        "",
+        TextStyle::default(),
+    )
+    .unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -138,7 +144,7 @@ fn empty_file_has_a_report_for_every_analysis() {
         (AnalysisResult::Leaks(&leaks, &state), "No GPU memory activity"),
         (AnalysisResult::Peak(&fixture.peaks()), "No device memory"),
         (AnalysisResult::Usage(&fixture.usage(), &[]), "No device memory"),
-        (AnalysisResult::Sites(&summary), "Nothing was allocated"),
+        (AnalysisResult::Sites(&summary), "No device memory was allocated in the recorded time"),
         (AnalysisResult::Summary(&summary, &[], &state), "No GPU memory activity"),
         (
             AnalysisResult::Fragmentation(&analysis::FragmentationView::default()),
@@ -175,7 +181,7 @@ fn colors_are_used_only_on_request() {
     let style = TextStyle { color: true, ..TextStyle::default() };
     let state = fixture.state();
     let result = AnalysisResult::Leaks(&leaks, &state);
-    analysis::write_text(&mut out, &fixture.analyzed_file(None), result, style).unwrap();
+    analysis::write_text(&mut out, &fixture.analyzed_file(None), result, "", style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");
     assert!(!found.contains("\x1b[31mmalloc"), "{found:?}");

@@ -94,7 +94,7 @@ impl Analyses {
 
 fn check(file: &AnalyzedFile<'_>, result: AnalysisResult<'_>) {
     let mut text = Vec::new();
-    analysis::write_text(&mut text, file, result, TextStyle::default()).unwrap();
+    analysis::write_text(&mut text, file, result, "", TextStyle::default()).unwrap();
     assert_lines(text);
     let mut json = Vec::new();
     analysis::json::write(&mut json, file, result).unwrap();

@@ -9,7 +9,7 @@ use engine::analysis::peak::PeakAnalysis;
 use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::ledger::FileLedger;
-use engine::model::{AllocationChange, GpuId, Pid};
+use engine::model::AllocationChange;
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis::{self, AnalysisResult, FragmentationView};
 use formats::report::html::InitialView;
@@ -25,7 +25,6 @@ use crate::files::{input, leak_gate, smi_overlay};
 use crate::io::output::{self, ResultOutput};
 use crate::io::output_file::shown;
 use crate::live::print::LiveView;
-use crate::live::process_filter::ProcessFilter;
 
 /// Rows of lists in text output without `--top`.
 const DEFAULT_TOP: usize = 10;
@@ -83,16 +82,10 @@ fn agent_report(url: &str, request: &ReportRequest<'_>) -> Result<Outcome> {
     if !is_answered || format == ReportFormat::Tsv {
         bail!("{url}: an agent answers only `leaks`, as text or JSON; see also `top --agent`");
     }
-    let filter = &options.filter;
     let report = AgentReport {
         url,
         token_file: options.token_file.as_deref(),
-        filter: ProcessFilter {
-            pids: filter.pid.map(Pid).into_iter().collect(),
-            gpu: filter.gpu.map(GpuId),
-            user: filter.user.clone(),
-            name: filter.name.clone(),
-        },
+        filter: options.filter.processes(),
         view: LiveView::Overview,
         format: match format {
             ReportFormat::Json => LiveFormat::Json,
@@ -133,7 +126,7 @@ pub(crate) fn print_usage(file: &Path, selection: Selection<'_>, overlay: &SmiAr
     let mut out = output::results();
     let result = AnalysisResult::Usage(&report, &overlays);
     let analyzed = input.analyzed_file(Some(DEFAULT_TOP));
-    analysis::write_text(&mut out.writer, &analyzed, result, out.style)?;
+    analysis::write_text(&mut out.writer, &analyzed, result, "", out.style)?;
     out.finish()
 }
 
@@ -290,7 +283,10 @@ impl ReportRequest<'_> {
         let writer = &mut out.writer;
         match (self.options.leak.zip(result.state()), self.format) {
             (Some((number, state)), _) => self.write_leak(out, state, number)?,
-            (None, ReportFormat::Text) => analysis::write_text(writer, &file, result, out.style)?,
+            (None, ReportFormat::Text) => {
+                let filter = self.options.filter.arguments();
+                analysis::write_text(writer, &file, result, &filter, out.style)?;
+            }
             (None, ReportFormat::Json) => analysis::json::write(writer, &file, result)?,
             (None, ReportFormat::Tsv) => analysis::write_tsv(writer, &file, result)?,
             // The HTML report covers the whole file and is written by `page`.

@@ -1,4 +1,4 @@
-//! Memory by call stack for profile viewers: folded stacks, flame graphs, pprof.
+//! Memory by call stack for profile viewers: folded stacks, flame graphs, pprof, speedscope.
 //!
 //! Only memory that counts in a file is included (see [`engine::analysis::MemoryScope`]), so that
 //! sums match the reports of the file: layers are never added.
@@ -8,11 +8,13 @@ mod folded;
 mod live;
 mod pprof;
 mod proto;
+mod speedscope;
 
 pub use flamegraph::flame_graph;
 pub use folded::folded;
 pub use live::live_pprof;
 pub use pprof::pprof;
+pub use speedscope::speedscope;
 
 use std::collections::BTreeMap;
 
@@ -115,6 +117,8 @@ impl Profile<'_> {
     fn process(&self, pid: Pid) -> String {
         match self.processes.get(&pid).map(|name| sanitize(name)) {
             Some(name) if !name.is_empty() => format!("{name} ({pid})"),
+            // Files of some tools do not name it.
+            _ if pid.0 == 0 => "the program".to_owned(),
             _ => format!("process {pid}"),
         }
     }

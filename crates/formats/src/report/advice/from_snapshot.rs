@@ -3,7 +3,7 @@
 use std::fs;
 
 use engine::advice::{AdviceInput, advise};
-use engine::model::{DeviceHolder, GpuId, Nanos, Pid};
+use engine::model::{Bytes, DeviceHolder, GpuId, Nanos, Pid};
 use engine::oom::OomCause;
 use engine::snapshot::{ProcessView, Snapshot};
 
@@ -51,6 +51,9 @@ pub fn gpu_advice(
         let steps = advise(&AdviceInput {
             snapshot,
             gpu,
+            gpu_memory: Bytes(
+                gpu.and_then(|gpu| context.gpu(gpu)).map_or(0, |gpu| gpu.total_bytes),
+            ),
             only: request.only,
             requester: request.requester,
             cause: request.cause,

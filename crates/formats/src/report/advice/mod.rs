@@ -54,7 +54,7 @@ pub struct GpuAdvice {
     /// Free memory as reported by the driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Steps, cheapest first; those that free less than 1 % of the GPU come last.
+    /// One step per process: leaks first, then the cheapest; those with little effect come last.
     pub steps: Vec<StepJson>,
     /// Whether the requested amount can be freed, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,6 +102,9 @@ json_objects! {
         cost: String = step.action.cost().to_owned(),
         /// Commands to copy and paste.
         commands: Vec<CommandJson> = step.commands.iter().map(CommandJson::new).collect(),
+        /// Other steps for the same process.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        alternatives: Vec<StepJson> = step.alternatives.iter().map(StepJson::new).collect(),
     }
 
     /// A command to copy and paste.
@@ -136,33 +139,37 @@ impl GpuAdvice {
     ) -> Self {
         let known = gpu.and_then(|gpu| context.gpu(gpu));
         let view = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
-        let mut advice = Self {
+        Self {
             gpu: gpu.map(|gpu| gpu.0),
             uuid: known.map(|gpu| sanitized(&gpu.uuid)),
             name: known.map(|gpu| sanitized(&gpu.name)),
             total_bytes: known.map(|gpu| gpu.total_bytes).filter(|bytes| *bytes > 0),
             free_bytes: view.map(|view| view.free_bytes.0),
-            steps: Vec::new(),
+            steps: steps.iter().map(StepJson::new).collect(),
             need: None,
-        };
-        let steps = steps.iter().map(StepJson::new);
-        let (large, small): (Vec<_>, Vec<_>) = steps.partition(|step| !advice.is_small(step));
-        advice.steps = large.into_iter().chain(small).collect();
-        advice
+        }
     }
 
-    /// Whether a step frees less than 1 % of the GPU. What a change of the program frees is unknown.
+    /// Whether a step has little effect, see [`engine::advice::advise`].
     fn is_small(&self, step: &StepJson) -> bool {
-        let least = self.total_bytes.unwrap_or(0) / 100;
-        step.freed_bytes > 0 && step.freed_bytes < least
+        let effect = step.freed_bytes.max(step.growth_bytes_per_hour.unwrap_or(0));
+        effect > 0 && effect < self.total_bytes.unwrap_or(0) / 100
     }
 
     /// Evaluates whether `need` bytes can be freed.
     pub fn evaluate_need(&mut self, need: Bytes) {
-        let without_data_loss = self.freed_by(self.steps.iter().filter(|step| step.safe)) >= need.0;
-        let enough = |count: &usize| self.freed_by(self.steps.iter().take(*count)) >= need.0;
-        let steps = (0..=self.steps.len()).find(enough);
+        let all = |count| self.steps.iter().take(count).flat_map(StepJson::options);
+        let safe = all(usize::MAX).filter(|step| step.safe);
+        let without_data_loss = self.freed_by(safe) >= need.0;
+        let steps = (0..=self.steps.len()).find(|count| self.freed_by(all(*count)) >= need.0);
         self.need = Some(NeedResult { bytes: need.0, without_data_loss, steps });
+    }
+}
+
+impl StepJson {
+    /// Returns the step and its alternatives.
+    fn options(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.alternatives)
     }
 }
 

@@ -40,12 +40,13 @@ fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Resu
     }
     let listed = &gpu.steps[..listed(gpu)];
     for (number, step) in listed.iter().enumerate() {
-        let restart = |one: &StepJson| one.action == "restart_leaking" && one.pid == step.pid;
-        let earlier = listed[..number].iter().position(restart);
-        write_wrapped(out, &format!("  {}. ", number + 1), &action(step), style)?;
-        match earlier {
-            Some(earlier) => writeln!(out, "     instead of step {}", earlier + 1)?,
-            None => write_details(out, step, style)?,
+        let text = action(step, &process(step));
+        write_wrapped(out, &format!("  {}. ", number + 1), &text, style)?;
+        write_details(out, step, style)?;
+        for other in step.alternatives.iter().filter(|other| !gpu.is_small(other)) {
+            let also = if step.safe && other.safe { "also" } else { "or" };
+            write_wrapped(out, &format!("     {also} "), &action(other, "it"), style)?;
+            write_details(out, other, style)?;
         }
     }
     match gpu.steps.len() - listed.len() {
@@ -86,8 +87,10 @@ fn need_line(need: NeedResult, gpu: &GpuAdvice) -> String {
     match (need.without_data_loss, need.steps) {
         (_, Some(0)) => format!("{bytes} is already free."),
         (true, _) => format!("{bytes} can be freed safely: see the steps marked safe."),
-        (false, Some(1)) => format!("{bytes} requires step 1, which loses work."),
-        (false, Some(steps)) => format!("{bytes} requires steps 1 to {steps}, which lose work."),
+        (false, Some(1)) => format!("{bytes} requires the end of the process of step 1."),
+        (false, Some(steps)) => {
+            format!("{bytes} requires the end of the processes of steps 1 to {steps}.")
+        }
         (false, None) => {
             let known = if gpu.free_bytes.is_some() { "" } else { " (free memory unknown)" };
             format!("{bytes} cannot be freed even with all steps{known}.")
@@ -95,13 +98,18 @@ fn need_line(need: NeedResult, gpu: &GpuAdvice) -> String {
     }
 }
 
-fn action(step: &StepJson) -> String {
+/// Returns `process 4711 (train.py of ann)`.
+fn process(step: &StepJson) -> String {
     let program = if step.program.is_empty() { &step.process } else { &step.program };
     let user = match &*step.user {
         "" => String::new(),
         user => format!(" of {}", sanitize(user)),
     };
-    let process = format!("process {} ({}{user})", step.pid, sanitize(program));
+    format!("process {} ({}{user})", step.pid, sanitize(program))
+}
+
+/// Returns what to do with a process, and what that frees.
+fn action(step: &StepJson, process: &str) -> String {
     let action = match &*step.action {
         "empty_cache" => format!("empty PyTorch's cache in {process}"),
         "trim_pool" => format!("trim a memory pool of {process}"),

@@ -1,6 +1,9 @@
 //! Structure of a report before rendering: lines, tables and charts.
 
+use std::cmp::Reverse;
+
 use engine::model::{Bytes, Nanos, Pid, Timestamp};
+use hashbrown::HashMap;
 
 /// A report for readers.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -110,6 +113,33 @@ pub struct ChartSeries {
 }
 
 impl Section {
+    /// Returns a section with the largest rows, whose first cell is a size. Rows with the same texts
+    /// are one: their stacks differ only in folded frames.
+    pub(super) fn merged(
+        title: impl Into<String>,
+        columns: &[&'static str],
+        rows: impl Iterator<Item = Vec<Cell>>,
+        most: usize,
+    ) -> Self {
+        let mut merged: Vec<Vec<Cell>> = Vec::new();
+        let mut known: HashMap<Vec<String>, usize> = HashMap::new();
+        for row in rows {
+            let texts = row.iter().map(Cell::identity).collect();
+            let index = *known.entry(texts).or_insert(merged.len());
+            match merged.get_mut(index) {
+                Some(sum) => sum.iter_mut().zip(&row).for_each(|(sum, cell)| sum.add(cell)),
+                None => merged.push(row),
+            }
+        }
+        let size = |row: &Vec<Cell>| match row.first() {
+            Some(Cell::Bytes(bytes)) => Reverse(*bytes),
+            _ => Reverse(0),
+        };
+        merged.sort_by_key(size);
+        let all = merged.len();
+        Self::list(title, columns, merged.into_iter().take(most), all)
+    }
+
     /// Returns a section with a table. `all`: number of rows, of which the table has the first ones.
     pub(super) fn list(
         title: impl Into<String>,
@@ -132,6 +162,27 @@ impl Cell {
     /// Returns the signed difference of two sizes.
     pub(super) fn difference(before: u64, after: u64) -> Self {
         Self::Difference(i128::from(after) - i128::from(before))
+    }
+
+    /// Returns the text of a cell that does not count anything, with all shown frames.
+    fn identity(&self) -> String {
+        match self {
+            Self::Stack { short, .. } => short.join("\n"),
+            Self::Text(text) => text.clone(),
+            _ => String::new(),
+        }
+    }
+
+    /// Adds the cell of another row; of durations, keeps the longest.
+    fn add(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Bytes(sum), Self::Bytes(more)) | (Self::Count(sum), Self::Count(more)) => {
+                *sum = sum.saturating_add(*more);
+            }
+            (Self::Share(sum), Self::Share(more)) => *sum += more,
+            (Self::Span(longest), Self::Span(more)) => *longest = (*longest).max(*more),
+            _ => {}
+        }
     }
 
     /// Formats the value for readers; of a stack, only the first line.
@@ -172,13 +223,5 @@ impl Cell {
     /// Returns whether the cell is right-aligned.
     pub(super) const fn is_numeric(&self) -> bool {
         !matches!(self, Self::Text(_) | Self::Stack { .. } | Self::Time(..) | Self::Empty)
-    }
-
-    /// Returns the lines after the first.
-    pub(super) fn more_lines(&self) -> &[String] {
-        match self {
-            Self::Stack { short, .. } => short.get(1..).unwrap_or(&[]),
-            _ => &[],
-        }
     }
 }

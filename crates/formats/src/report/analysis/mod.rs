@@ -132,18 +132,19 @@ impl AnalysisResult<'_> {
     }
 }
 
-/// Writes a result as text.
+/// Writes a result as text; `filter`: the options that select a part of the file.
 pub fn write_text(
     out: &mut dyn Write,
     file: &AnalyzedFile<'_>,
     result: AnalysisResult<'_>,
+    filter: &str,
     style: TextStyle,
 ) -> io::Result<()> {
     if let Some(state) = result.state() {
         let facts = gpu_facts(&state.gpus);
         let view = View::of(&state.snapshot, &facts);
         let (clock, top) = (file.clock(), file.top.unwrap_or(usize::MAX));
-        let more = format!("vramscope report {} --leak 1", file.path);
+        let more = format!("vramscope report {}{filter} --leak 1", file.path);
         write_last(out, &view, clock.as_ref(), style, top, &more)?;
         writeln!(out)?;
         let shown = state.snapshot.out_of_memory.iter().rev().take(MAX_OUT_OF_MEMORY);
@@ -245,6 +246,11 @@ impl AnalyzedFile<'_> {
             MemoryScope::Device => "device memory",
             MemoryScope::Torch => "PyTorch memory",
         }
+    }
+
+    /// Returns the phrase for a file without allocations: there may be older memory.
+    fn nothing(&self) -> String {
+        format!("No {} was allocated in the recorded time", self.memory_phrase())
     }
 
     /// Returns the phrase for memory that is live at the end of the file: programs may go on after

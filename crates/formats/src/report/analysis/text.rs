@@ -6,7 +6,7 @@ use engine::model::{Bytes, Timestamp};
 
 use super::document::{AsciiChart, Cell, Document, Line, Section, Table};
 use crate::report::live::text::TextStyle;
-use crate::report::view::{fit, wrap};
+use crate::report::view::{fit, without_directories, wrap};
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a line.
@@ -80,40 +80,50 @@ fn table(out: &mut dyn Write, table: &Table, style: TextStyle) -> io::Result<()>
     }
     let mut columns: Vec<Column> =
         (0..table.columns.len()).map(|index| Column::of(table, index)).collect();
+    columns.retain(|column| !column.is_empty);
     if total(&columns) > style.width {
         columns.retain(|column| !column.is_zero);
     }
     if total(&columns) > style.width {
         columns.retain(|column| !column.is_constant);
     }
+    let is_too_wide = total(&columns) > style.width;
+    // The site, or another long text, gets its own lines.
+    let below = columns.pop_if(|last| is_too_wide && !last.is_numeric);
     shrink(&mut columns, style.width);
     let head = columns.iter().map(|column| column.title.clone());
     writeln!(out, "{}", style.dim(&aligned(head, &columns)))?;
     for row in &table.rows {
-        let cells: Vec<&Cell> = columns.iter().filter_map(|column| row.get(column.index)).collect();
-        let short = cells
-            .iter()
-            .zip(&columns)
-            .map(|(cell, column)| fit(&clean(&cell.short()), column.width));
-        writeln!(out, "{}", aligned(short, &columns))?;
-        let mut indent = 0;
-        for (cell, column) in cells.iter().zip(&columns) {
-            for more in cell.more_lines() {
-                let more = fit(&clean(more), column.width);
-                writeln!(out, "  {:indent$}{}", "", style.dim(&more))?;
-            }
-            indent += column.width + 2;
+        let cells: Vec<Vec<String>> = columns.iter().map(|column| column.lines(row)).collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+        for index in 0..height {
+            let line = cells.iter().map(|lines| lines.get(index).cloned().unwrap_or_default());
+            let line = aligned(line, &columns);
+            writeln!(out, "{}", if index == 0 { line } else { style.dim(&line) })?;
+        }
+        let Some(below) = &below else { continue };
+        for line in below.lines(row) {
+            let line = if below.is_stack { line } else { format!("{}: {line}", below.name) };
+            let text = fit(&line, style.width.saturating_sub(INDENT));
+            writeln!(out, "{:INDENT$}{}", "", style.dim(&text))?;
         }
     }
     Ok(())
 }
 
+/// Indentation of texts below their row.
+const INDENT: usize = 6;
+
 /// A column as it is printed.
 struct Column {
     index: usize,
+    name: &'static str,
     title: String,
     width: usize,
     is_numeric: bool,
+    is_stack: bool,
+    /// Whether no row has a value.
+    is_empty: bool,
     /// Whether no row has a value other than zero.
     is_zero: bool,
     /// Whether all rows have the same kind or device, and there is more than one.
@@ -123,15 +133,14 @@ struct Column {
 impl Column {
     fn of(table: &Table, index: usize) -> Self {
         let cells = || table.rows.iter().filter_map(|row| row.get(index));
-        let title = table.columns.get(index).map_or_else(String::new, |name| name.to_uppercase());
-        let lines = cells().flat_map(|cell| {
-            let more = cell.more_lines().iter().map(|line| clean(line));
-            std::iter::once(clean(&cell.short())).chain(more)
-        });
-        let widest = lines.map(|line| line.chars().count()).max().unwrap_or(0);
-        Self {
+        let name = table.columns.get(index).copied().unwrap_or_default();
+        let title = name.to_uppercase();
+        let mut column = Self {
             index,
-            width: widest.max(title.len()),
+            name,
+            is_stack: cells().any(|cell| matches!(cell, Cell::Stack { .. })),
+            width: usize::MAX,
+            is_empty: cells().all(|cell| cell.short().is_empty()),
             is_constant: matches!(&*title, "KIND" | "DEVICE")
                 && table.rows.len() > 1
                 && cells().all(|cell| Some(cell) == cells().next()),
@@ -139,31 +148,41 @@ impl Column {
             is_numeric: cells().any(Cell::is_numeric),
             is_zero: cells()
                 .all(|cell| matches!(cell, Cell::Empty | Cell::Bytes(0) | Cell::Count(0))),
-        }
+        };
+        let lines = table.rows.iter().flat_map(|row| column.lines(row));
+        let widest = lines.map(|line| line.chars().count()).max().unwrap_or(0);
+        column.width = widest.max(column.title.len());
+        column
+    }
+
+    /// Returns the lines of a cell; files of stacks have no directories.
+    fn lines(&self, row: &[Cell]) -> Vec<String> {
+        let texts = match row.get(self.index) {
+            Some(Cell::Stack { short, .. }) => {
+                short.iter().map(|line| without_directories(&clean(line))).collect()
+            }
+            Some(cell) => vec![clean(&cell.short())],
+            None => Vec::new(),
+        };
+        texts.iter().map(|text| fit(text, self.width)).filter(|text| !text.is_empty()).collect()
     }
 }
 
-/// Smallest widths to which columns of texts are shortened: the last one, which has the site, and
-/// others.
-const MIN_WIDTHS: (usize, usize) = (24, 8);
+/// Smallest width to which columns of texts are shortened.
+const MIN_WIDTH: usize = 8;
 
 fn total(columns: &[Column]) -> usize {
     columns.iter().map(|column| column.width + 2).sum()
 }
 
-/// Shortens columns of texts, the last one first, until a row fits.
+/// Shortens columns of texts, the widest first, until a row fits.
 fn shrink(columns: &mut [Column], width: usize) {
-    let last = columns.len().saturating_sub(1);
-    for (is_last, min) in [(true, MIN_WIDTHS.0), (false, MIN_WIDTHS.1), (true, MIN_WIDTHS.1)] {
-        loop {
-            let excess = total(columns).saturating_sub(width);
-            let texts = columns.iter_mut().enumerate().filter(|(index, column)| {
-                !column.is_numeric && (*index == last) == is_last && column.width > min
-            });
-            match texts.max_by_key(|(_, column)| column.width) {
-                Some((_, column)) if excess > 0 => column.width -= 1,
-                _ => break,
-            }
+    while total(columns) > width {
+        let texts =
+            columns.iter_mut().filter(|column| !column.is_numeric && column.width > MIN_WIDTH);
+        match texts.max_by_key(|column| column.width) {
+            Some(column) => column.width -= 1,
+            None => return,
         }
     }
 }

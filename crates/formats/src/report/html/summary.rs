@@ -94,7 +94,10 @@ fn info(report: &HtmlReport<'_>) -> Value {
         "memory": file.memory_phrase(),
         "held_phrase": file.held_phrase(),
         "opens": report.initial_view.name(),
-        "utc_ms": info.clock.map(|(_, utc)| utc / 1_000_000),
+        // As in the time zone of other reports on the file.
+        "wall_ms": file.clock().map(|clock| {
+            clock.utc_nanos() / 1_000_000 + i64::from(clock.offset()) * 1000
+        }),
         "span": [nanos(span.0), nanos(span.1)],
         "kind_names": MemoryKind::ALL.map(MemoryKind::name),
         "devices": devices.collect::<Value>(),

@@ -142,6 +142,8 @@ pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) 
             label.map_or_else(String::new, |label| sanitize(&label).into_owned())
         }
         ProcessColumn::Used => match of.baseline {
+            // The driver has freed it.
+            _ if process.ended.is_some() => "·".to_owned(),
             Some(before) => added(row.used, before),
             None => compact_size(row.used.0),
         },

@@ -150,8 +150,10 @@ fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> 
             cells
         })
         .collect();
-    for (index, line) in table::lines(&columns, &rows, style.width).iter().enumerate() {
-        writeln!(out, "{}", if index == 0 { style.dim(line) } else { style.bold(line) })?;
+    for (index, lines) in table::wrapped_lines(&columns, &rows, style.width).iter().enumerate() {
+        for line in lines {
+            writeln!(out, "{}", if index == 0 { style.dim(line) } else { style.bold(line) })?;
+        }
     }
     omitted(out, view.leaks.len(), shown.len(), "leaks", style)
 }

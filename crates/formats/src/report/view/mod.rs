@@ -17,7 +17,7 @@ pub use leak_details::write_leak;
 pub(crate) use leak_details::{fold_phrase, write_stack};
 pub use notes::text as note_text;
 pub(crate) use out_of_memory::{out_of_memory_line, write_out_of_memory};
-pub(crate) use table::fit;
+pub(crate) use table::{fit, without_directories};
 pub use table::{shorten, wrap};
 pub use text::verdict_line;
 pub use units::{compact_size, duration_words};

@@ -2,18 +2,21 @@
 
 use std::io::{self, Write};
 
+use crate::report::analysis::frames::base;
 use crate::report::live::text::TextStyle;
 use crate::report::tables::ColumnSpec;
 
-/// Writes a table; the title line is dim.
+/// Writes a table with all of its texts; the title line is dim.
 pub(crate) fn write(
     out: &mut dyn Write,
     columns: &[ColumnSpec],
     rows: &[Vec<String>],
     style: TextStyle,
 ) -> io::Result<()> {
-    for (index, line) in lines(columns, rows, style.width).iter().enumerate() {
-        writeln!(out, "{}", if index == 0 { style.dim(line) } else { line.clone() })?;
+    for (index, lines) in wrapped_lines(columns, rows, style.width).iter().enumerate() {
+        for line in lines {
+            writeln!(out, "{}", if index == 0 { style.dim(line) } else { line.clone() })?;
+        }
     }
     Ok(())
 }
@@ -21,6 +24,27 @@ pub(crate) fn write(
 /// Lays out a table: the title line and one line per row, each at most `width` characters if the
 /// flexible columns can be shortened far enough. Texts must be sanitized.
 pub(crate) fn lines(columns: &[ColumnSpec], rows: &[Vec<String>], width: usize) -> Vec<String> {
+    rows_of(columns, rows, width, |text, width| vec![shorten(text, width)]).concat()
+}
+
+/// Lays out a table like [`lines`], with long texts on several lines.
+pub(crate) fn wrapped_lines(
+    columns: &[ColumnSpec],
+    rows: &[Vec<String>],
+    width: usize,
+) -> Vec<Vec<String>> {
+    let wrapped =
+        |text: &str, width| wrap(text, width, 0).iter().map(|line| shorten(line, width)).collect();
+    rows_of(columns, rows, width, wrapped)
+}
+
+/// Returns the lines of the titles and of each row; `fitted` returns the lines of a cell.
+fn rows_of(
+    columns: &[ColumnSpec],
+    rows: &[Vec<String>],
+    width: usize,
+    fitted: impl Fn(&str, usize) -> Vec<String>,
+) -> Vec<Vec<String>> {
     let titles: Vec<String> = columns.iter().map(|column| column.title.to_owned()).collect();
     let all = || std::iter::once(&titles).chain(rows);
     let mut widths: Vec<usize> = (0..columns.len())
@@ -28,18 +52,21 @@ pub(crate) fn lines(columns: &[ColumnSpec], rows: &[Vec<String>], width: usize) 
         .map(|width| width.unwrap_or(0))
         .collect();
     shrink(columns, &mut widths, width);
-    let cell = |text: &str, column: &ColumnSpec, width: usize| {
-        let text = shorten(text, width);
-        let fill = " ".repeat(width.saturating_sub(length(&text)));
-        if column.is_right { fill + &text } else { text + &fill }
+    let lines = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(text, width)| fitted(text, *width));
+        let cells: Vec<_> = cells.collect();
+        let line = |index: usize| {
+            let cells = cells.iter().zip(columns).zip(&widths).map(|((lines, column), width)| {
+                let text = lines.get(index).map_or("", String::as_str);
+                let fill = " ".repeat(width.saturating_sub(length(text)));
+                if column.is_right { fill + text } else { text.to_owned() + &fill }
+            });
+            cells.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+        };
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+        (0..height).map(line).collect()
     };
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(columns).zip(&widths);
-        let cells: Vec<_> =
-            cells.map(|((text, column), width)| cell(text, column, *width)).collect();
-        cells.join(" ").trim_end().to_owned()
-    };
-    all().map(line).collect()
+    all().map(lines).collect()
 }
 
 /// Shortens flexible columns, the widest first, until the line fits.
@@ -92,27 +119,28 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
+/// Returns `function (file:line)` without the directories of the file.
+pub(crate) fn without_directories(text: &str) -> String {
+    match text.strip_suffix(')').and_then(|text| text.rsplit_once(" (")) {
+        Some((function, place)) => format!("{function} ({})", base(place)),
+        None => text.to_owned(),
+    }
+}
+
 /// Shortens a text: `function (file:line)` loses directories and namespaces first, then all lose
 /// their middle.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    let last =
-        |path: &str, separator: &str| path.rsplit(separator).next().unwrap_or_default().to_owned();
-    let place = text.strip_suffix(')').and_then(|text| text.rsplit_once(" ("));
-    let text = place.map_or_else(
-        || text.to_owned(),
-        |(function, place)| {
-            let place = last(place, "/");
-            let whole = format!("{function} ({place})");
-            let is_plain = !function.contains(['<', '(', ' ']);
-            if whole.chars().count() <= width || !is_plain {
-                return whole;
-            }
-            format!("{} ({place})", last(function, "::"))
-        },
-    );
+    let mut text = without_directories(text);
+    if text.chars().count() > width
+        && let Some((function, place)) = text.split_once(" (")
+        && !function.contains(['<', '(', ' '])
+        && let Some((_, name)) = function.rsplit_once("::")
+    {
+        text = format!("{name} ({place}");
+    }
     let count = text.chars().count();
     if count <= width {
         return text;
@@ -148,6 +176,10 @@ mod tests {
     fn flexible_columns_are_shortened_to_fit() {
         assert_eq!(lines(&COLUMNS, &rows(), 24)[1], "   1 leak_excep… :6 work");
         assert_eq!(lines(&COLUMNS, &rows(), 5)[1], "   1 lea… :6 work");
+        let columns = [ColumnSpec::right("N", 0), ColumnSpec::flexible("AT", 4, 0)];
+        let rows = [vec!["1".to_owned(), "thread.rs:89 leak_losses".to_owned()]];
+        let want = [vec!["N AT"], vec!["1 thread.rs:89", "  leak_losses"]];
+        assert_eq!(wrapped_lines(&columns, &rows, 15), want);
     }
 
     #[test]

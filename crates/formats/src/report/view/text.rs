@@ -158,7 +158,7 @@ pub fn verdict_line(view: &View<'_>, clock: &WallClock) -> (String, bool) {
     let (leaking, all) = (view.leaking_processes(), view.processes.len());
     let state = match (leaking, view.wait) {
         (0, Some(wait)) => format!("{}, {} to go", too_early(view), duration_words(wait)),
-        (0, None) => "no leak found".to_owned(),
+        (0, None) => "no leak in running processes".to_owned(),
         (1, _) if all == 1 => "it leaks".to_owned(),
         (n, _) => format!("{n} of {all} processes leak"),
     };

@@ -15,7 +15,6 @@ use formats::export::format_writer::FormatWriter;
 use formats::export::nsys_tsv::NsysTables;
 use formats::export::perfetto::{MAX_SLICES, PerfettoWriter};
 use formats::export::profile::ProfileValue;
-use formats::export::speedscope::SpeedscopeWriter;
 use formats::import::SourceFormat;
 use formats::import::collecting_sink::FileInfo;
 
@@ -33,15 +32,17 @@ pub(crate) fn run(options: &ExportArgs) -> Result<Outcome> {
     let source = input::detect(&options.file)?;
     match format {
         ExportFormat::NsysTsv => tables(options)?,
-        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
+        ExportFormat::Folded
+        | ExportFormat::Flamegraph
+        | ExportFormat::Pprof
+        | ExportFormat::Speedscope => {
             profile::run(options, format, source)?;
         }
         ExportFormat::Parquet => parquet::run(options, source)?,
         ExportFormat::Torch => torch::run(options, source)?,
-        ExportFormat::Csv
-        | ExportFormat::Json
-        | ExportFormat::Perfetto
-        | ExportFormat::Speedscope => changes(options, format, source)?,
+        ExportFormat::Csv | ExportFormat::Json | ExportFormat::Perfetto => {
+            changes(options, format, source)?;
+        }
     }
     Ok(Outcome::Success)
 }
@@ -84,16 +85,28 @@ fn guess_format(output: &Path) -> Result<ExportFormat> {
 
 /// Rejects options that would be ignored.
 fn check(options: &ExportArgs, format: ExportFormat) -> Result<()> {
-    let chosen = options.value.is_some() || options.unit.is_some();
-    match format {
-        ExportFormat::Pprof if chosen => {
-            bail!("--value and --unit do not apply to pprof, which contains all four values")
+    let instead = match format {
+        ExportFormat::Pprof => {
+            if options.value.is_some() || options.unit.is_some() {
+                bail!("--value and --unit do not apply to pprof, which contains all four values");
+            }
+            None
         }
-        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {}
-        _ if chosen || options.at_peak.is_some() => {
-            bail!("--value, --unit and --at only apply to folded, flamegraph and pprof")
+        ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Speedscope => None,
+        ExportFormat::Perfetto => Some("perfetto shows memory over time, with the peak in it"),
+        ExportFormat::Torch => Some("a PyTorch snapshot describes the end of the file"),
+        ExportFormat::Csv | ExportFormat::Json | ExportFormat::Parquet | ExportFormat::NsysTsv => {
+            Some(
+                "this format has every allocation with its times; `vramscope report FILE peak --format \
+             tsv` lists those that were live at the peak",
+            )
         }
-        _ => {}
+    };
+    let chosen = options.value.is_some() || options.unit.is_some() || options.at_peak.is_some();
+    if let Some(instead) = instead.filter(|_| chosen) {
+        bail!(
+            "--value, --unit and --at apply to folded, flamegraph, pprof and speedscope; {instead}"
+        );
     }
     match options.value {
         Some(ProfileValue::Allocated) if options.at_peak.is_some() => {
@@ -107,7 +120,7 @@ fn check(options: &ExportArgs, format: ExportFormat) -> Result<()> {
 fn changes(options: &ExportArgs, format: ExportFormat, source: SourceFormat) -> Result<()> {
     let mut out = single(options, format)?;
     let info = {
-        let mut format_writer = format_writer(options, format, source, &mut out)?;
+        let mut format_writer = format_writer(format, source, &mut out)?;
         let input = read(options, |change, info| format_writer.change(change, info))?;
         log_notes(&format_writer.finish(&input.info)?);
         input.info
@@ -135,17 +148,14 @@ fn read(
 }
 
 fn format_writer<'a>(
-    options: &ExportArgs,
     format: ExportFormat,
     source: SourceFormat,
     out: &'a mut ResultOutput,
 ) -> io::Result<Box<dyn FormatWriter + 'a>> {
     let (out, scope): (&mut dyn Write, _) = (&mut out.writer, source.scope());
-    let name = options.file.file_name().unwrap_or_default().to_string_lossy();
     Ok(match format {
         ExportFormat::Json => Box::new(AllocationWriter::new(JsonEncoder::new(out)?)),
         ExportFormat::Perfetto => Box::new(PerfettoWriter::new(out, scope, MAX_SLICES)),
-        ExportFormat::Speedscope => Box::new(SpeedscopeWriter::new(out, scope, &name)),
         _ => Box::new(AllocationWriter::new(CsvEncoder::new(out)?)),
     })
 }

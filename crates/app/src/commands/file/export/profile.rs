@@ -1,10 +1,10 @@
-//! Memory by call stack: folded stacks, flame graphs, pprof.
+//! Memory by call stack: folded stacks, flame graphs, pprof, speedscope.
 
 use anyhow::{Result, bail};
 use engine::analysis::groups::GroupTable;
 use engine::analysis::peak::PeakAnalysis;
 use formats::export::profile::{
-    Profile, ProfileUnit, ProfileValue, at_end, at_peak, flame_graph, folded, pprof,
+    Profile, ProfileUnit, ProfileValue, at_end, at_peak, flame_graph, folded, pprof, speedscope,
 };
 use formats::import::SourceFormat;
 
@@ -24,9 +24,9 @@ pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceForm
             peaks.observe(change);
         }
     })?;
-    let samples = match peaks {
-        Some(peaks) => at_peak(&groups, &peaks.finish()),
-        None => at_end(&groups),
+    let (samples, in_use) = match peaks {
+        Some(peaks) => (at_peak(&groups, &peaks.finish()), "live at the peak"),
+        None => (at_end(&groups), "held at the end"),
     };
     let (stacks, processes) = (&input.info.stacks, &input.info.processes);
     let profile = Profile { samples: &samples, stacks, processes, title: &input.name };
@@ -40,6 +40,11 @@ pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceForm
         ExportFormat::Flamegraph => flame_graph(writer, &profile, value, unit)?,
         ExportFormat::Folded => folded(writer, &profile, value, unit)?,
         ExportFormat::Pprof => pprof(writer, &profile)?,
+        ExportFormat::Speedscope => {
+            if !speedscope(writer, &profile, in_use, options.value, unit)? {
+                output::log("the file has no device memory: the profile is empty");
+            }
+        }
         _ => {}
     }
     out.finish()?;

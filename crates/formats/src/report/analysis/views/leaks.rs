@@ -4,6 +4,7 @@
 use engine::analysis::Amount;
 use engine::analysis::leaks::{LeakGroup, LeakReport};
 use engine::model::{Bytes, MemoryKind, Nanos};
+use engine::snapshot::Snapshot;
 use engine::verdict::{Anomaly, AnomalyKind, Evidence, SiteVerdict};
 
 use super::super::document::{Cell, Document, Line, Section, Table, table};
@@ -44,7 +45,7 @@ pub(crate) fn document(
         let title = format!("{name}: {} in {}", Bytes(sum.bytes), format_count(sum.allocations));
         sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), file));
     }
-    sections.push(other_verdicts(&state.snapshot.other_verdicts, file));
+    sections.push(other_verdicts(&state.snapshot, file));
     sections.push(anomalies(&state.snapshot.anomalies, file));
     sections.retain(|section| !section.table.rows.is_empty());
     Document { headline, alarm: false, lines, sections, notes: Vec::new() }
@@ -74,9 +75,18 @@ pub(super) fn capitalized(text: &str) -> String {
     first.into_iter().chain(chars).collect()
 }
 
-fn other_verdicts(verdicts: &[SiteVerdict], file: &AnalyzedFile<'_>) -> Section {
+/// Returns the verdicts on other sites than those of the functions that leak: those have the memory
+/// that the leak is made of, or what it frees.
+fn other_verdicts(snapshot: &Snapshot, file: &AnalyzedFile<'_>) -> Section {
+    let place = |one: &SiteVerdict| {
+        let frame = frames::headline(&one.frames);
+        (one.pid, frame.map(|frame| (frame.file, frame.module, frame.function)))
+    };
+    let leaks: Vec<_> = snapshot.suspects.iter().map(place).collect();
+    let verdicts: Vec<_> =
+        snapshot.other_verdicts.iter().filter(|one| !leaks.contains(&place(one))).collect();
     let shown = file.shown(verdicts.len());
-    let row = |one: &SiteVerdict| {
+    let row = |one: &&SiteVerdict| {
         vec![
             Cell::Text(verdict_label(one.verdict).to_owned()),
             Cell::Text(kind(one.resource).to_owned()),
@@ -89,17 +99,17 @@ fn other_verdicts(verdicts: &[SiteVerdict], file: &AnalyzedFile<'_>) -> Section 
     };
     let columns = ["verdict", "kind", "live", "allocated", "freed", "pid", "site"];
     let rows = verdicts.iter().take(shown).map(row);
-    Section::list("Sites that do not leak", &columns, rows, verdicts.len())
+    Section::list("Verdicts on other sites", &columns, rows, verdicts.len())
 }
 
 fn anomalies(anomalies: &[Anomaly], file: &AnalyzedFile<'_>) -> Section {
     let shown = file.shown(anomalies.len());
     let row = |anomaly: &Anomaly| {
         let (what, bytes, baseline) = match anomaly.details {
-            AnomalyKind::Size { bytes, baseline, of, of_site, live, .. } => {
+            AnomalyKind::Size { bytes, baseline, of_site, live, .. } => {
                 let scope = if of_site { "at this site" } else { "in this process" };
-                let state = if live { "live" } else { "no longer live" };
-                (format!("size, baseline of {of} {scope}; {state}"), bytes, baseline)
+                let state = if live { "live" } else { "freed" };
+                (format!("size, {scope}; {state}"), bytes, baseline)
             }
             AnomalyKind::Growth { bytes, within, baseline } => {
                 (format!("growth in {}", format_age(within)), bytes, baseline)
@@ -127,7 +137,6 @@ pub(crate) fn kinds(amounts: &[(MemoryKind, Amount)]) -> String {
 }
 
 fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Section {
-    let shown = file.shown(leaks.len());
     let row = |leak: &&LeakGroup| {
         vec![
             Cell::Bytes(leak.amount.bytes),
@@ -139,7 +148,7 @@ fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Sectio
         ]
     };
     let columns = ["bytes", "count", "kind", "device", "pid", "site"];
-    Section::list(title, &columns, leaks.iter().take(shown).map(row), leaks.len())
+    Section::merged(title, &columns, leaks.iter().map(row), file.top.unwrap_or(usize::MAX))
 }
 
 /// Returns every site with its verdict, suspects first.

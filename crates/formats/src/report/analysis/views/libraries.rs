@@ -55,7 +55,7 @@ pub(crate) fn document(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Docum
     let all = rows(report, file);
     let shown = file.shown(all.len());
     let headline = match all.len() {
-        0 => "Nothing was allocated".to_owned(),
+        0 => file.nothing(),
         1 => "1 library allocated memory".to_owned(),
         n => format!("{n} libraries allocated memory"),
     };

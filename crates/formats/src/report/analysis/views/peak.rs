@@ -13,8 +13,7 @@ use crate::report::live::text::format_count;
 pub(crate) fn document(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Document {
     let devices = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
-        let headline = format!("No {} was allocated", file.memory_phrase());
-        return Document { headline, ..Document::default() };
+        return Document { headline: file.nothing(), ..Document::default() };
     };
     let live: u64 = highest.live.iter().map(|at| at.amount.allocations).sum();
     let headline = format!(
@@ -61,7 +60,6 @@ fn summary(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
 
 /// Returns the sites that were live at a peak, at most `most`.
 pub(super) fn live_at(peak: &Peak, file: &AnalyzedFile<'_>, most: usize) -> Section {
-    let shown = file.shown(peak.live.len()).min(most);
     let row = |at: &GroupAtPeak| {
         let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
         let oldest = at.allocations.iter().map(|held| held.allocated_at).min().unwrap_or(peak.at);
@@ -78,7 +76,8 @@ pub(super) fn live_at(peak: &Peak, file: &AnalyzedFile<'_>, most: usize) -> Sect
     let (bytes, time) = (Bytes(peak.bytes), file.time(peak.at));
     let title = format!("Live at the peak of {} ({bytes} at {time})", name(peak));
     let columns = ["bytes", "share", "count", "kind", "pid", "oldest", "site"];
-    Section::list(title, &columns, peak.live.iter().take(shown).map(row), peak.live.len())
+    let most = file.top.map_or(most, |top| top.min(most));
+    Section::merged(title, &columns, peak.live.iter().map(row), most)
 }
 
 /// Writes every allocation that was live at a peak.

@@ -11,7 +11,7 @@ pub(crate) fn document(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Docum
     let sites = |process: &ProcessSummary| process.sites.len() + process.more_sites;
     let count: usize = report.processes.iter().map(sites).sum();
     let headline = match (count, report.processes.len()) {
-        (0, _) => "Nothing was allocated".to_owned(),
+        (0, _) => file.nothing(),
         (1, _) => "1 site in 1 process".to_owned(),
         (n, 1) => format!("{n} sites in 1 process"),
         (n, processes) => format!("{n} sites in {processes} processes"),

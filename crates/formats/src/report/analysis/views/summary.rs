@@ -1,7 +1,5 @@
 //! Summary of a file: peak and holders. The verdict is written before.
 
-use std::cmp::Reverse;
-
 use engine::analysis::groups::Group;
 use engine::analysis::peak::Peak;
 use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
@@ -21,7 +19,7 @@ pub(crate) fn document(
     let devices = || report.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
     let headline = if allocations == 0 {
-        "Nothing was allocated".to_owned()
+        file.nothing()
     } else {
         let held =
             held(report, file).unwrap_or_else(|| format!("all {} freed", file.memory_phrase()));
@@ -60,9 +58,7 @@ fn held(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Option<String> {
 /// Returns the sites that hold most at the end of the file or of their process.
 fn holders(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
     let groups = report.processes.iter().flat_map(|process| &process.sites);
-    let mut groups: Vec<&Group> =
-        groups.filter(|group| group.never_freed().allocations > 0).collect();
-    groups.sort_by_key(|group| (Reverse(group.never_freed().bytes), group.key));
+    let groups: Vec<&Group> = groups.filter(|group| group.never_freed().allocations > 0).collect();
     let row = |group: &&Group| {
         let pid = group.key.pid;
         vec![
@@ -74,7 +70,6 @@ fn holders(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
             frames::cell(&file.info.stacks, group.key.site),
         ]
     };
-    let shown = file.shown(groups.len());
     let exited = groups.iter().filter(|group| group.exited.allocations > 0).count();
     let title = match exited {
         0 => capitalized(file.held_phrase()),
@@ -82,7 +77,8 @@ fn holders(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
         _ => format!("{} or not freed at exit", capitalized(file.held_phrase())),
     };
     let columns = ["bytes", "count", "kind", "device", "process", "site"];
-    Section::list(title, &columns, groups.iter().take(shown).map(row), groups.len())
+    let most = file.top.unwrap_or(usize::MAX);
+    Section::merged(title, &columns, groups.iter().map(row), most)
 }
 
 /// Returns the path, format and producer of the file.

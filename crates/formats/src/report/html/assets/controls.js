@@ -36,7 +36,7 @@ function startTheme() {
 }
 
 function startClock() {
-  if (data.utc_ms === null) return;
+  if (data.wall_ms === null) return;
   const button = byId("clock");
   button.hidden = false;
   button.addEventListener("click", () => {

@@ -47,7 +47,7 @@ function startCards() {
   startVerdict();
   byId("title").textContent = data.file.slice(data.file.lastIndexOf("/") + 1) || data.file;
   byId("title").title = data.file;
-  byId("subtitle").textContent = [SOURCES[data.source], data.producer].filter(Boolean).join(", ");
+  byId("subtitle").textContent = [SOURCES[data.source], data.producer].filter(Boolean).join(" by ");
   if (!data.exact) {
     for (const warning of data.warnings.filter((one) => one.inexact)) byId("alarms").append(el("p", {}, `Not exact: ${warning.text}${warning.count > 1 ? ` (${countText(warning.count)})` : ""}`));
   }
@@ -62,7 +62,7 @@ function simpleTable(id, columns, rows) {
 
 function startFacts() {
   const holder = byId("view-facts");
-  holder.append(el("p", { class: "note" }, `${data.file}: ${[SOURCES[data.source], data.producer].filter(Boolean).join(", ")}; ${some(data.events, "event")}.`));
+  holder.append(el("p", { class: "note" }, `${data.file}: ${[SOURCES[data.source], data.producer].filter(Boolean).join(" by ")}; ${some(data.events, "event")}.`));
   holder.append(el("h2", {}, "Processes"));
   holder.append(simpleTable("processes", [["process"], ["device"], ["peak", 1], ["at", 1], ["held", 1], ["allocations", 1], ["freed", 1], ["released", 1], ["held by kind"]],
     data.processes.map((process) => [processText(process.pid), deviceText(process.device), sizeText(process.peak_bytes), process.peak_bytes ? timeText(process.peak_ns) : "", sizeText(process.never_freed[0]),

@@ -32,11 +32,11 @@ function spanText(nanos) {
   return `${(nanos / 3600e9).toFixed(2)} h`;
 }
 
-/** Formats a time: seconds since the start of the file, or the time of day in UTC. @param {number} nanos */
+/** Formats a time: seconds since the start of the file, or the local time of day. @param {number} nanos */
 function timeText(nanos, step = 1e5) {
   const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1) / 1e9)), 0, 9);
-  if (state.clock && data.utc_ms !== null) {
-    const date = new Date(data.utc_ms + nanos / 1e6);
+  if (state.clock && data.wall_ms !== null) {
+    const date = new Date(data.wall_ms + nanos / 1e6);
     if (Number.isNaN(date.getTime())) return `${(nanos / 1e9).toFixed(digits)} s`;
     const rest = digits > 0 ? "." + date.toISOString().slice(20, 23) : "";
     return date.toISOString().slice(11, 19) + rest;
@@ -47,9 +47,9 @@ function timeText(nanos, step = 1e5) {
 /** Formats a time with all digits, for details. @param {number} nanos */
 function fullTimeText(nanos) {
   const since = `${(nanos / 1e9).toFixed(6)} s`;
-  if (data.utc_ms === null) return since;
-  const date = new Date(data.utc_ms + nanos / 1e6);
-  return Number.isNaN(date.getTime()) ? since : `${since} (${date.toISOString()})`;
+  if (data.wall_ms === null) return since;
+  const date = new Date(data.wall_ms + nanos / 1e6);
+  return Number.isNaN(date.getTime()) ? since : `${since} (${date.toISOString().slice(0, 23).replace("T", " ")})`;
 }
 
 /** @param {number | null} device */
@@ -95,7 +95,7 @@ function searchText(site) {
 const isFound = (site) => state.search === "" || searchText(site).includes(state.search);
 
 /** @type {Record<string, string>} */
-const SOURCES = { recording: "recording of vramscope", nsys: "export of Nsight Systems", torch: "memory snapshot of PyTorch", sanitizer: "leak report of compute-sanitizer" };
+const SOURCES = { recording: "recording", nsys: "Nsight Systems export", torch: "PyTorch memory snapshot", sanitizer: "compute-sanitizer leak report" };
 
 const ENDS = ["", "freed", "freed: its address was allocated again", "released with its context or module", "not freed: its process ended"];
 
@@ -130,7 +130,7 @@ function timeSteps(from, to, wanted) {
   if (!step) step = Math.ceil(rough / 86400e9) * 86400e9;
   const list = [];
   // Round times of day, not round offsets from the start.
-  const offset = state.clock && data.utc_ms !== null ? (data.utc_ms % 86400000) * 1e6 : 0;
+  const offset = state.clock && data.wall_ms !== null ? (data.wall_ms % 86400000) * 1e6 : 0;
   for (let at = Math.ceil((from + offset) / step) * step - offset; at <= to && list.length < 100; at += step) list.push(at);
   return { list, step };
 }

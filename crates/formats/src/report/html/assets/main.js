@@ -21,7 +21,8 @@ async function start() {
   }
   [state.from, state.to] = wholeTime();
   // A single band says nothing that the total does not.
-  if (data.series_by.get("kind")?.bands.length === 1) state.by = "site";
+  const several = (/** @type {string} */ by) => (data.series_by.get(by)?.bands.length ?? 0) > 1;
+  if (several("site") || !several("kind")) state.by = "site";
   startTheme();
   startCards();
   startTimeline();

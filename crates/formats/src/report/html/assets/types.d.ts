@@ -178,7 +178,7 @@ interface ReportData {
   memory: string;
   held_phrase: string;
   opens: string;
-  utc_ms: number | null;
+  wall_ms: number | null;
   span: [number, number];
   kind_names: string[];
   devices: { device: number; name: string; total_bytes: number | null }[];

@@ -2,7 +2,7 @@
 
 /** What the widgets of the report read; most of it is empty here. */
 const data = /** @type {ReportData} */ (/** @type {unknown} */ ({
-  utc_ms: 0, span: [0, 1000], peak: { bytes: 0, ns: 0 }, overlays: [], lines: [], processes: [], stack_list: [null], sites: { rows: [] },
+  wall_ms: 0, span: [0, 1000], peak: { bytes: 0, ns: 0 }, overlays: [], lines: [], processes: [], stack_list: [null], sites: { rows: [] },
   series: ["process", "gpu", "kind", "site"].map((by) => ({ by })),
 }));
 
@@ -25,7 +25,7 @@ function sums(steps, scale = 1) {
 /** Replaces all rows. @param {WholeEvent} event */
 function loadHistory(event) {
   const { times_ms, totals, used, series } = event.history;
-  data.utc_ms = event.start_ms;
+  data.wall_ms = event.start_ms;
   Object.assign(hour, { times: sums(times_ms, 1e6), totals: sums(totals), used, series: {} });
   for (const [by, { bands, others }] of Object.entries(series)) {
     hour.series[by] = { bands: bands.map(({ name, target }) => ({ name, target })), columns: bands.map((band) => sums(band.values)), others };
