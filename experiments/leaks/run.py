@@ -95,7 +95,7 @@ class ScenarioRunner:
         command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "--force", "-o", reports_file,
                    *WRAPPERS]
         if "segments" in scenario["group"]:
-            command.append("--torch")
+            command.append("--allocators")
         if self.options.from_recording:
             command += ["--record", recording]
         command += ["--", self.workload, "leaks", scenario["name"], "--seconds", str(seconds), "--seed", str(seed)]

@@ -434,7 +434,7 @@ fn trace_json_matches_its_documentation() {
         ("8G", &[], &["kinds"]),
         (
             "8G",
-            &["--torch"],
+            &["--allocators"],
             &["--hold-ms", "400", "torch-leak", "--steps", "500", "--step-ms", "1"],
         ),
         ("2G", &[], &["oom", "--chunk-mb", "700", "--wait-ms", "1"]),

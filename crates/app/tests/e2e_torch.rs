@@ -34,9 +34,9 @@ fn only_pid(report: &Value) -> u32 {
 }
 
 fn device(report: &Value, pid: u32) -> &Value {
-    let torch = &process(report, pid)["torch"];
-    assert_eq!(torch["devices"].as_array().unwrap().len(), 1, "{torch}");
-    &torch["devices"][0]
+    let torch = &process(report, pid)["allocators"][0];
+    assert_eq!(torch["pools"].as_array().unwrap().len(), 1, "{torch}");
+    &torch["pools"][0]
 }
 
 /// Asserts that the reported tensors of a process match the cache.
@@ -59,7 +59,7 @@ fn assert_blocks(env: &TestEnv, report: &Value, pid: u32) {
         assert_eq!(found[ours], oracle[theirs], "{ours}: {found}\n{oracle}");
     }
     assert_eq!(found["unmatched_frees"], 0);
-    assert_eq!(process(report, pid)["torch"]["exact"], true);
+    assert_eq!(process(report, pid)["allocators"][0]["exact"], true);
 }
 
 /// Returns the only tensor site with a frame of this function.
@@ -94,7 +94,7 @@ fn blocks_match_the_cache_in_every_attach_mode() {
     for attach_mode in ["session", "multi", "single"] {
         let env = probed_env();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
-        let traced = env.trace(&["--torch", "--attach-mode", attach_mode], &workload);
+        let traced = env.trace(&["--allocators", "--attach-mode", attach_mode], &workload);
         traced.assert_matches_oracle(&env);
         let last = traced.last();
         assert_blocks(&env, last, only_pid(last));
@@ -117,7 +117,7 @@ fn blocks_match_the_cache_in_every_attach_mode() {
 fn tensors_in_process_match_the_cache() {
     let env = env();
     let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
-    let traced = env.in_process(&["--torch"], &workload);
+    let traced = env.in_process(&["--allocators"], &workload);
     traced.assert_matches_oracle(&env);
     let last = traced.last();
     assert_blocks(&env, last, only_pid(last));
@@ -135,16 +135,16 @@ fn tensors_in_process_match_the_cache() {
 fn full_tensor_ring_in_process_loses_no_driver_calls() {
     let env = env();
     let workload = ["torch-spam", "--pairs", "50000"];
-    let traced = env.in_process(&["--torch=totals", "--ring-size", "64K"], &workload);
+    let traced = env.in_process(&["--allocators=totals", "--ring-size", "64K"], &workload);
     traced.assert_matches_oracle(&env);
-    let torch = &process(traced.last(), only_pid(traced.last()))["torch"];
+    let torch = &process(traced.last(), only_pid(traced.last()))["allocators"][0];
     assert!(torch["lost_events"].as_u64() > Some(0), "{torch}");
 }
 
 #[test]
 fn totals_mode_has_equal_values_without_sites() {
     let env = probed_env();
-    let traced = env.trace(&["--torch=totals"], &["torch-leak"]);
+    let traced = env.trace(&["--allocators=totals"], &["torch-leak"]);
     traced.assert_matches_oracle(&env);
     let last = traced.last();
     assert_blocks(&env, last, only_pid(last));
@@ -157,9 +157,12 @@ fn totals_mode_has_equal_values_without_sites() {
 #[test]
 fn tensors_are_not_reported_if_turned_off() {
     let env = env();
-    let traced = env.trace(&["--torch=off"], &["torch-leak"]);
+    let traced = env.trace(&["--allocators=off"], &["torch-leak"]);
     traced.assert_matches_oracle(&env);
-    assert!(process(traced.last(), only_pid(traced.last())).get("torch").is_none());
+    assert_eq!(
+        process(traced.last(), only_pid(traced.last()))["allocators"],
+        Value::Array(Vec::new())
+    );
     assert!(traced.last().get("tensor_sites").is_none());
 }
 
@@ -167,7 +170,7 @@ fn tensors_are_not_reported_if_turned_off() {
 fn emptied_cache_holds_nothing() {
     let env = probed_env();
     let traced = env.trace(
-        &["--torch", "--fail-on-leak"],
+        &["--allocators", "--fail-on-leak"],
         &["--hold-ms", "300", "torch-clean", "--empty-cache"],
     );
     traced.assert_matches_oracle(&env);
@@ -184,7 +187,7 @@ fn preexisting_process_has_the_cache_totals() {
     let mut workload = env.workload(&["torch-clean", "--wait-loaded"]);
     workload.wait_ready();
     let pid = workload.pid();
-    let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
+    let mut tracer = env.start_trace(&["--allocators", "-p", &pid.to_string()]);
     tracer.next();
     workload.go();
     workload.finish();
@@ -204,16 +207,17 @@ fn tensors_from_before_the_trace_are_unknown() {
     let mut workload = env.workload(&["torch-leak", "--wait-loaded", "--hold-ms", "60000"]);
     workload.wait_ready();
     let pid = workload.pid();
-    let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
+    let mut tracer = env.start_trace(&["--allocators", "-p", &pid.to_string()]);
     tracer.next();
     workload.go();
-    let report = tracer
-        .wait_for_process(pid, |process| process["torch"]["devices"][0]["allocations_total"] == 80);
+    let report = tracer.wait_for_process(pid, |process| {
+        process["allocators"][0]["pools"][0]["allocations_total"] == 80
+    });
     let (found, oracle) = (device(&report, pid), oracle(&env, pid));
     assert_eq!(found["allocated_bytes"], oracle["allocated"]);
     assert_eq!((&found["live_blocks"], &found["tracked_bytes"]), (&20.into(), &(20 * 1536).into()));
     assert_eq!(found["fragmentation_unknown_reason"], "blocks_unknown");
-    assert_eq!(process(&report, pid)["torch"]["exact"], false);
+    assert_eq!(process(&report, pid)["allocators"][0]["exact"], false);
 }
 
 #[test]
@@ -228,7 +232,7 @@ fn torch_processes_are_separate() {
     let mut second = start(&["--wait-start", "--hold-ms", "500", "torch-leak", "--steps", "30"]);
     let (one, two) = (first.pid(), second.pid());
     let pids = [one.to_string(), two.to_string()];
-    let mut tracer = env.start_trace(&["--torch", "-p", &pids[0], "-p", &pids[1]]);
+    let mut tracer = env.start_trace(&["--allocators", "-p", &pids[0], "-p", &pids[1]]);
     tracer.next();
     first.go();
     second.go();
@@ -270,13 +274,13 @@ fn unsupported_pytorch_is_reported_with_a_reason() {
         let mut workload = Workload::start(command.args(arguments));
         workload.wait_ready();
         let pid = workload.pid();
-        let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
+        let mut tracer = env.start_trace(&["--allocators", "-p", &pid.to_string()]);
         tracer.next();
         workload.go();
-        let report = tracer.wait_for_process(pid, |process| process["torch"].is_object());
-        let torch = &process(&report, pid)["torch"];
+        let report = tracer.wait_for_process(pid, |process| process["allocators"][0].is_object());
+        let torch = &process(&report, pid)["allocators"][0];
         assert_eq!(torch["unavailable_reason"], reason, "{torch}");
-        assert_eq!(torch["devices"], Value::Array(Vec::new()));
+        assert_eq!(torch["pools"], Value::Array(Vec::new()));
         let messages = tracer.stop().messages;
         assert_eq!(messages.matches("tensors not tracked").count(), 1, "{messages}");
     }
@@ -285,23 +289,23 @@ fn unsupported_pytorch_is_reported_with_a_reason() {
 #[test]
 fn cuda_malloc_async_backend_is_driver_memory() {
     let env = env().env("SIM_TORCH_BACKEND", "async");
-    let traced = env.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
+    let traced = env.trace(&["--allocators"], &["--hold-ms", "500", "torch-leak"]);
     traced.assert_matches_oracle(&env);
     let process = process(traced.last(), only_pid(traced.last()));
-    assert_eq!(process["torch"]["unavailable_reason"], "async_backend", "{process}");
+    assert_eq!(process["allocators"][0]["unavailable_reason"], "async_backend", "{process}");
     assert_eq!(process["live_allocations_by_kind"]["async"], 25);
 }
 
 #[test]
 fn full_tensor_ring_loses_no_driver_calls() {
     let env = probed_env();
-    let options = ["--torch", "--ring-size", "4096"];
+    let options = ["--allocators", "--ring-size", "4096"];
     let traced = env.trace(&options, &["torch-spam", "--pairs", "100000"]);
     traced.assert_matches_oracle(&env);
     let last = traced.last();
     let pid = only_pid(last);
     let number = |value: &Value| value.as_u64().unwrap();
-    let (torch, oracle) = (&process(last, pid)["torch"], oracle(&env, pid));
+    let (torch, oracle) = (&process(last, pid)["allocators"][0], oracle(&env, pid));
     assert!(number(&torch["lost_events"]) > 0, "{torch}");
     assert_eq!(torch["exact"], false);
     let found = device(last, pid);
@@ -325,10 +329,10 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
     workload.wait_ready();
     let pid = workload.pid();
     assert_eq!(code_of(pid, &library, REPORT)[..2], [0x41, 0x56]);
-    let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
+    let mut tracer = env.start_trace(&["--allocators", "-p", &pid.to_string()]);
     tracer.next();
     workload.go();
-    tracer.wait_for_process(pid, |process| process["torch"]["devices"][0].is_object());
+    tracer.wait_for_process(pid, |process| process["allocators"][0]["pools"][0].is_object());
     assert_eq!(code_of(pid, &library, REPORT)[0], 0xcc, "the probe is a breakpoint");
     send_signal(tracer.child.id(), 9);
     tracer.child.wait().unwrap();
@@ -359,7 +363,7 @@ fn succeeded(output: &Output) -> String {
 fn tensors_are_listed_by_python_line() {
     let env = env();
     let mut command = env.command(VRAMSCOPE);
-    command.args(["trace", "--json", "--torch", "--"]).arg("python3").arg(script());
+    command.args(["trace", "--json", "--allocators", "--"]).arg("python3").arg(script());
     let text = succeeded(&command.output().unwrap());
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     let pid = only_pid(&last);
@@ -387,7 +391,7 @@ fn torch_recording_matches_the_trace() {
     let file = env.dir.path().join("run.arrows");
     let report = env.dir.path().join("report.txt");
     let mut command = env.command(VRAMSCOPE);
-    command.args(["trace", "--torch", "--interval", "1h", "-o"]).arg(&report);
+    command.args(["trace", "--allocators", "--interval", "1h", "-o"]).arg(&report);
     command.arg("--record").arg(&file).arg("--").arg(simulator().join("workload"));
     succeeded(&command.args(["torch-leak", "--refuse"]).output().unwrap());
     let text = std::fs::read_to_string(&report).unwrap();

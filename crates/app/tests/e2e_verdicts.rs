@@ -218,10 +218,10 @@ fn kinds(verdicts: &Verdicts, verdict: &str) -> Vec<String> {
 
 #[test]
 fn cache_of_leaking_tensors_is_not_a_suspect_live_or_recorded() {
-    let live = assert_same_verdicts(&env(), &["--torch"], LEAK);
+    let live = assert_same_verdicts(&env(), &["--allocators"], LEAK);
     assert_eq!(kinds(&live, "leak"), ["torch"], "{live:?}");
     assert_eq!(kinds(&live, "cache"), [] as [&str; 0], "its growth is listed with the tensors");
-    let live = assert_same_verdicts(&env(), &["--torch=off"], LEAK);
+    let live = assert_same_verdicts(&env(), &["--allocators=off"], LEAK);
     assert_eq!(kinds(&live, "leak"), ["device"], "{live:?}");
 }
 
@@ -274,11 +274,11 @@ fn recorded_torch_runs_get_the_live_verdicts() {
             "torch-clean --steps 200 --step-ms 20 --empty-cache",
             "torch-spam --pairs 2000 --stacks 8",
         ] {
-            scope.spawn(move || assert_same_verdicts(&env(), &["--torch"], workload));
+            scope.spawn(move || assert_same_verdicts(&env(), &["--allocators"], workload));
         }
-        scope.spawn(|| assert_same_verdicts(&env(), &["--torch=totals"], LEAK));
+        scope.spawn(|| assert_same_verdicts(&env(), &["--allocators=totals"], LEAK));
         let env = env().env("SIM_TORCH_BACKEND", "async");
-        scope.spawn(move || assert_same_verdicts(&env, &["--torch"], LEAK));
+        scope.spawn(move || assert_same_verdicts(&env, &["--allocators"], LEAK));
     });
 }
 
@@ -303,7 +303,7 @@ fn recorded_running_process_gets_the_live_verdicts() {
     let mut workload = env.workload(&arguments.split(' ').collect::<Vec<_>>());
     workload.wait_ready();
     let (pid, file) = (workload.pid().to_string(), env.dir.path().join("run.arrows"));
-    let options = ["--torch", "--record", file.to_str().unwrap(), "-p", &pid];
+    let options = ["--allocators", "--record", file.to_str().unwrap(), "-p", &pid];
     let mut tracer = env.start_trace(&options);
     tracer.next();
     workload.go();

@@ -16,6 +16,7 @@ mod doctor;
 mod e2e_advise;
 mod e2e_agent;
 mod e2e_alerts;
+mod e2e_allocators;
 mod e2e_capabilities;
 mod e2e_captures;
 mod e2e_containers;

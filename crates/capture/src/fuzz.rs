@@ -5,6 +5,7 @@
 #[path = "../../../fuzz/src/live_set.rs"]
 mod live_set;
 
+use engine::model::blocks::Allocator;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -16,7 +17,7 @@ use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
 
 use crate::decode::{Handles, ProcessRecord, Record, RecordBody};
-use crate::libraries::{C10Library, DriverLibrary};
+use crate::libraries::{AllocatorLibrary, DriverLibrary};
 use crate::stacks::native::fuzz as native;
 use crate::stacks::python::fuzz as python_stacks;
 use crate::wire::{self, Head};
@@ -57,7 +58,7 @@ pub const fn record_bytes(kind: u16) -> Option<usize> {
         wire::VS_ADDRESSES => size_of::<wire::Addresses>(),
         // Followed by a variable number of frames.
         wire::VS_PYTHON => size_of::<Head>() + 16,
-        wire::VS_TENSOR => size_of::<wire::Tensor>(),
+        wire::VS_BLOCK => size_of::<wire::Block>(),
         _ => return None,
     })
 }
@@ -118,7 +119,8 @@ pub fn elf(bytes: &[u8]) -> bool {
     if let Err(error) = &driver {
         assert!(!error.to_string().is_empty());
     }
-    let torch = std::fs::File::open(&path).is_ok_and(|file| C10Library::of(file, &path).is_ok());
+    let torch = std::fs::File::open(&path)
+        .is_ok_and(|file| AllocatorLibrary::of(Allocator::PyTorch, file, &path).is_ok());
     driver.is_ok() || torch || python_stacks::elf(bytes)
 }
 

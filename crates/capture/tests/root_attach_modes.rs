@@ -1,7 +1,9 @@
 //! Tries every attach mode on this kernel.
 
 use capture::plan::AttachMode;
-use capture::session::{ActivityOptions, Session, SessionOptions, StackMode, Target, TensorMode};
+use capture::session::{
+    ActivityOptions, AllocatorMode, Session, SessionOptions, StackMode, Target,
+};
 use libbpf_rs::query::ProgInfoIter;
 
 #[test]
@@ -37,7 +39,7 @@ fn start_with_all_options(attach_modes: impl Iterator<Item = AttachMode>) {
             attach_mode: Some(attach_mode),
             activity: Some(ActivityOptions::default()),
             objects: true,
-            tensors: TensorMode::Full,
+            allocators: AllocatorMode::Full,
             stacks: StackMode::Full,
             stack_ring_bytes: SessionOptions::STACK_RING_BYTES,
             logs: SessionOptions::DEFAULT_LOG_DIR.into(),
@@ -62,8 +64,8 @@ const VERIFIED_THOUSANDS: [(&str, u32); 13] = [
     ("launch_session", 7),
     ("launch_multi", 6),
     ("launch_single", 6),
-    ("tensor_multi", 55),
-    ("tensor_single", 55),
+    ("block_multi", 55),
+    ("block_single", 55),
     ("process_fork", 1),
     ("process_exec", 1),
     ("process_exit", 9),

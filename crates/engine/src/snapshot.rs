@@ -24,9 +24,9 @@ pub use sites::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
 use crate::model::{
-    AllocationKey, Bytes, Container, DeviceHolder, DeviceId, FunctionId, GpuId, MemoryKind,
-    MemoryLayer, Nanos, Pid, PoolId, ProcessIdentity, ProcessKey, SiteName, Tid, Timestamp,
-    TorchView,
+    AllocationKey, Allocator, AllocatorView, Bytes, Container, DeviceHolder, DeviceId, FunctionId,
+    GpuId, MemoryKind, MemoryLayer, Nanos, Pid, PoolId, ProcessIdentity, ProcessKey, SiteName, Tid,
+    Timestamp,
 };
 use crate::verdict::{Anomaly, SiteVerdict};
 
@@ -264,8 +264,8 @@ pub struct ProcessView {
     pub activity: Option<ActivityView>,
     /// CUDA objects, of all kinds that it ever created or destroyed.
     pub objects: Vec<ObjectView>,
-    /// Use of that memory by PyTorch's cache, if requested.
-    pub torch: Option<TorchView>,
+    /// Use of that memory by allocators inside the process, if requested.
+    pub allocators: Vec<AllocatorView>,
     /// Sites of its memory and objects.
     pub sites: Vec<SiteView>,
     /// Number of sites; the list may be shorter. 0 if [`SnapshotOptions::lists`] excludes them.
@@ -284,6 +284,11 @@ pub struct ProcessView {
 }
 
 impl ProcessView {
+    /// PyTorch's cache, if the process has one.
+    pub fn torch(&self) -> impl Iterator<Item = &AllocatorView> {
+        self.allocators.iter().filter(|view| view.allocator == Allocator::PyTorch)
+    }
+
     /// Program, or else the name of the process (untrusted).
     pub fn program(&self) -> &str {
         self.identity.program_or(&self.name)

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::model::named::named_enum;
 use crate::model::{
-    AllocationKey, Bytes, CallStack, DeviceId, MemoryKind, Nanos, ObjectKind, Pid, SiteName, Tid,
-    Timestamp,
+    AllocationKey, Allocator, Bytes, CallStack, DeviceId, MemoryKind, Nanos, ObjectKind, Pid,
+    SiteName, Tid, Timestamp,
 };
 
 named_enum! {
@@ -47,8 +47,8 @@ named_enum! {
 pub enum Resource {
     /// Driver memory of one kind.
     Memory(MemoryKind),
-    /// Blocks allocated from a framework's cache.
-    Tensors,
+    /// Blocks of an allocator inside the process.
+    Blocks(Allocator),
     /// CUDA objects: quantities are counts, not bytes.
     Objects(ObjectKind),
 }

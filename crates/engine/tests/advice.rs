@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::advice::{AdviceAction, AdviceInput, AdviceStep, CommandLanguage, Precision, advise};
 use engine::ledger::Ledger;
+use engine::model::blocks::{BlockEvent, BlockOp};
 use engine::model::container::{Container, ContainerRuntime, Pod};
 use engine::model::cuda_object::ObjectKind;
 use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
@@ -11,7 +12,6 @@ use engine::model::holder::DeviceFilter;
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{CallStack, SiteName};
-use engine::model::tensor::{TensorEvent, TensorOp};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::oom::OomCause;
 use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
@@ -64,9 +64,9 @@ fn each_process_has_its_cheapest_step() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 300 * MIB);
     holds(&mut ledger, 1, 0, 600 * MIB);
-    let op = TensorOp::Allocated { address: 1 << 40, bytes: 300 * MIB, site: None };
+    let op = BlockOp::Allocated { address: 1 << 40, bytes: 300 * MIB, site: None };
     let (device, allocated, reserved) = (DeviceId(0), 300 * MIB, 900 * MIB);
-    apply(&mut ledger, 1, EventKind::Tensor(TensorEvent { op, device, allocated, reserved }));
+    apply(&mut ledger, 1, EventKind::Block(BlockEvent::pytorch(op, device, allocated, reserved)));
     holds(&mut ledger, 2, 0, 100 * MIB);
     let pool = PoolId(7);
     apply(&mut ledger, 2, EventKind::Pool(PoolCall::OfDevice { pool, device, current: true }));

@@ -82,7 +82,7 @@ fn check_verdicts(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
             |process: &&ProcessView| Some(process.key.pid) == one.pid && process.ended.is_none();
         let kind = match one.resource {
             Resource::Memory(kind) => kind,
-            Resource::Tensors => MemoryKind::Torch,
+            Resource::Blocks(allocator) => allocator.kind(),
             Resource::Objects(_) => continue,
         };
         let Some(process) = snapshot.processes.iter().find(of) else { continue };

@@ -1,10 +1,10 @@
 //! Causes of out-of-memory errors: a table of cases with less and less information.
 
 use engine::ledger::Ledger;
+use engine::model::blocks::{BlockEvent, BlockOp};
 use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
 use engine::model::memory_kind::MemoryKind;
-use engine::model::tensor::{TensorEvent, TensorOp};
 use engine::model::units::{Bytes, Timestamp};
 use engine::oom::{
     GpuSharingHint, HostMemory, OomCause, OomContext, OomDiagnosis, RequestedResource, diagnose,
@@ -86,9 +86,9 @@ impl HostFixture {
     }
 
     fn cache(mut self, pid: u32, allocated: u64, reserved: u64) -> Self {
-        let op = TensorOp::Allocated { address: 2, bytes: allocated, site: None };
+        let op = BlockOp::Allocated { address: 2, bytes: allocated, site: None };
         let device = DeviceId(0);
-        self.apply(pid, EventKind::Tensor(TensorEvent { op, device, allocated, reserved }));
+        self.apply(pid, EventKind::Block(BlockEvent::pytorch(op, device, allocated, reserved)));
         self
     }
 

@@ -233,7 +233,7 @@ const FLEET_ALERTS: [[&str; 6]; 7] = [
         "10m",
         "warning",
         "{{ $value | humanizePercentage }} of all agents lose events; sums over the fleet may be too low",
-        "Trace less in the configuration of all agents ([trace] stacks, torch and objects), or allow them more CPU time.",
+        "Trace less in the configuration of all agents ([trace] stacks, allocators and objects), or allow them more CPU time.",
     ],
     [
         "VramscopeFleetTablesFailing",

@@ -9,6 +9,7 @@
 mod activity;
 mod advice;
 mod alerts;
+mod allocators;
 mod analysis;
 mod fragmentation;
 mod headline;
@@ -22,5 +23,4 @@ mod oom;
 mod prometheus_rules;
 mod random;
 mod random_seeds;
-mod torch;
 mod view;

@@ -1,6 +1,7 @@
 //! The view model: grouping, order, forecasts and notes.
 
 use engine::ledger::Ledger;
+use engine::model::blocks::Allocator;
 use engine::model::cuda_object::ObjectKind;
 use engine::model::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, ProcessKey, SiteId, Tid};
@@ -105,9 +106,9 @@ fn snapshot(processes: Vec<ProcessView>, suspects: Vec<SiteVerdict>) -> Snapshot
 #[test]
 fn lines_of_one_function_are_one_leak() {
     let suspects = vec![
-        suspect(1, "evaluate", 8, Resource::Tensors, 2),
-        suspect(1, "evaluate", 9, Resource::Tensors, 5),
-        suspect(1, "train", 20, Resource::Tensors, 1),
+        suspect(1, "evaluate", 8, Resource::Blocks(Allocator::PyTorch), 2),
+        suspect(1, "evaluate", 9, Resource::Blocks(Allocator::PyTorch), 5),
+        suspect(1, "train", 20, Resource::Blocks(Allocator::PyTorch), 1),
         suspect(1, "evaluate", 8, Resource::Objects(ObjectKind::Event), 1),
     ];
     let snapshot = snapshot(vec![process(1, 0, "train.py")], suspects);

@@ -3,6 +3,9 @@
 
 use std::sync::Arc;
 
+use engine::model::blocks::{
+    Allocator, AllocatorPoolView, AllocatorView, CacheFragmentation, FragmentationUnknown,
+};
 use engine::model::container::{Container, ContainerRuntime, Pod};
 use engine::model::cuda_object::ObjectKind;
 use engine::model::ids::{
@@ -12,7 +15,6 @@ use engine::model::loss::LostDelta;
 use engine::model::memory_kind::MemoryKind;
 use engine::model::program::ProcessIdentity;
 use engine::model::stack::{CallStack, Frame, Language, SiteName, UnknownReason, site_name};
-use engine::model::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, DriverReported, FailedCallCount, KindView, LostTotals,
@@ -188,7 +190,7 @@ fn rich() -> ProcessView {
             object(ObjectKind::Library, 1),
             ObjectView { live: 0, released: 3, ..object(ObjectKind::Texture, 0) },
         ],
-        torch: Some(torch()),
+        allocators: vec![torch()],
         sites: vec![site()],
         sites_total: 2,
         uncertainty: Uncertainty {
@@ -309,9 +311,10 @@ fn stack() -> CallStack {
 }
 
 /// A cache that is fully known on one device, and not on the other.
-fn torch() -> TorchView {
-    let known = TorchDeviceView {
-        device: DeviceId(0),
+fn torch() -> AllocatorView {
+    let known = AllocatorPoolView {
+        device: Some(DeviceId(0)),
+        pool: 0,
         allocated: Bytes(12 << 20),
         reserved: Bytes(20 << 20),
         peak: Bytes(16 << 20),
@@ -328,8 +331,8 @@ fn torch() -> TorchView {
             largest_gap: Bytes(5 << 20),
         }),
     };
-    let late = TorchDeviceView {
-        device: DeviceId(1),
+    let late = AllocatorPoolView {
+        device: Some(DeviceId(1)),
         tracked_bytes: Bytes(1 << 20),
         blocks: 1,
         unmatched_frees: 3,
@@ -337,7 +340,8 @@ fn torch() -> TorchView {
         fragmentation: Err(FragmentationUnknown::BlocksUnknown),
         ..known
     };
-    TorchView { devices: vec![known, late], lost: 5, ..TorchView::default() }
+    let empty = AllocatorView::empty(Allocator::PyTorch);
+    AllocatorView { pools: vec![known, late], lost: 5, ..empty }
 }
 
 /// The site of the tensors.

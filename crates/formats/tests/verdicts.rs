@@ -1,6 +1,7 @@
 //! Verdicts and anomalies as text, compared with reviewed golden files. `VRAMSCOPE_UPDATE=1`
 //! regenerates them.
 
+use engine::model::blocks::Allocator;
 use engine::model::cuda_object::ObjectKind;
 use engine::model::ids::{AllocationKey, DeviceId, FunctionId, GpuId, Pid, ProcessKey, Tid};
 use engine::model::memory_kind::MemoryKind;
@@ -160,7 +161,7 @@ fn anomaly(details: AnomalyKind) -> Anomaly {
 
 fn snapshot() -> Snapshot {
     let objects = site_verdict(Resource::Objects(ObjectKind::Stream), Verdict::Leak, never_freed());
-    let tensors = site_verdict(Resource::Tensors, Verdict::Leak, growing());
+    let tensors = site_verdict(Resource::Blocks(Allocator::PyTorch), Verdict::Leak, growing());
     let thread = Some((Tid(4713), "worker\x1b".into()));
     let other = |verdict| site_verdict(Resource::Memory(MemoryKind::Device), verdict, growing());
     let size = AnomalyKind::Size {

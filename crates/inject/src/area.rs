@@ -60,7 +60,7 @@ pub(crate) const DRIVER: u8 = 0;
 /// The row is a function of `libc10.so`, which PyTorch's caching allocator calls for each block.
 pub(crate) const TORCH: u8 = 1;
 
-/// Action of a row of [`TORCH`]; its `measure` is an `enum vs_tensor_call`. Not part of `wire.h`:
+/// Action of a row of [`TORCH`]; its `measure` is an `enum vs_block_call`. Not part of `wire.h`:
 /// the probes have separate programs for these functions.
 pub(crate) const TENSOR_ACTION: u8 = 255;
 
@@ -92,8 +92,8 @@ pub(crate) struct Control {
     /// Launches and copies are counted.
     pub(crate) count_activity: u32,
     pub(crate) check_every_launch: u32,
-    /// `enum vs_tensors`.
-    pub(crate) tensors: u32,
+    /// `enum vs_blocks`.
+    pub(crate) blocks: u32,
     /// `enum vs_stacks`: the stack mode in use.
     pub(crate) stacks: AtomicU32,
     /// Number of created areas; also the number of the newest one.

@@ -72,7 +72,7 @@ fn wait_until_examined() {
 #[cold]
 pub(crate) fn wrap_torch() {
     static WRAPPED: AtomicBool = AtomicBool::new(false);
-    let Some(control) = process::control().filter(|control| control.tensors != 0) else { return };
+    let Some(control) = process::control().filter(|control| control.blocks != 0) else { return };
     if WRAPPED.load(Ordering::Relaxed) {
         return;
     }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures the cost of --torch per tensor and its free, against an empty probe.
+"""Measures the cost of --allocators per tensor and its free, against an empty probe.
 
 usage: cost.py [--rounds N] [--pairs N] [--depths 5 30] SIMULATOR VRAMSCOPE
 
-Runs the same pairs alternating: without probes, with an empty probe on the same function, with --torch=totals and
-with --torch=full; from native code with one and with 32 distinct stacks, and from Python. The minimum of each is
+Runs the same pairs alternating: without probes, with an empty probe on the same function, with --allocators=totals and
+with --allocators=full; from native code with one and with 32 distinct stacks, and from Python. The minimum of each is
 compared, because other work on the machine only adds time. Needs root; SIMULATOR is the directory of the simulated
 libraries.
 """
@@ -24,7 +24,7 @@ def measure(command, environment):
     found = re.findall(r"([\d.]+) ns per pair", done.stdout + done.stderr)
     if not found:
         sys.exit(f"{' '.join(command)}: {done.stdout} {done.stderr}")
-    lost = re.findall(r'"torch":{"exact":\w+,"lost_events":(\d+)', done.stdout)
+    lost = re.findall(r'"allocator":"pytorch","exact":\w+,"lost_events":(\d+)', done.stdout)
     # In the first round the stacks are new.
     return min(float(one) for one in found[-2:]), int(lost[-1]) if lost else 0
 
@@ -41,9 +41,9 @@ def main():
     trace = [options.vramscope, "trace", "--json", "--interval", "1s"]
     tracers = {
         "none": [],
-        "empty": [*trace, "--torch=totals", "--stacks", "off", "--empty-probes", "--"],
-        "totals": [*trace, "--torch=totals", "--"],
-        "full": [*trace, "--torch=full", "--"],
+        "empty": [*trace, "--allocators=totals", "--stacks", "off", "--empty-probes", "--"],
+        "totals": [*trace, "--allocators=totals", "--"],
+        "full": [*trace, "--allocators=full", "--"],
     }
     workload = os.path.join(options.simulator, "workload")
     spam = [workload, "torch-spam", "--rounds", "3", "--pairs", str(options.pairs), "--stacks"]

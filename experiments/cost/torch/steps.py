@@ -5,7 +5,7 @@ usage: steps.py [--rounds N] [--window SECONDS] [-o RESULT.json] NAME=VRAMSCOPEâ
 
 Two programs train without end: 24 small layers, which keep Python busy, and 8 transformer layers. In every round each
 way is attached to the running program for one window, one after the other: no tracer; each VRAMSCOPE with its default
-and with --torch=full; and PyTorch's recorder with Python stacks. Compared is the median step of each window with that of
+and with --allocators=full; and PyTorch's recorder with Python stacks. Compared is the median step of each window with that of
 the window without a tracer in the same round. Needs root, a GPU, and PyTorch for CUDA in the Python that runs this.
 """
 import argparse
@@ -126,7 +126,7 @@ def main():
             for name, path in (one.split("=", 1) for one in options.binaries):
                 trace = [path, "trace", "--json", "--interval", "300ms", "-p", str(pid)]
                 ways[f"{name} default"] = Tracer(trace)
-                ways[f"{name} full"] = Tracer([*trace, "--torch=full"])
+                ways[f"{name} full"] = Tracer([*trace, "--allocators=full"])
             ways["recorder"] = Recorder(pid)
             found = {}
             for _ in range(options.rounds):

@@ -72,7 +72,7 @@ def trace_options(rng, directory):
     if rng.randrange(8) == 0:
         options += ["--ring-size", rng.choice([4096, 65536, 1 << 20])]
     if rng.randrange(3) == 0:
-        options.append(rng.choice(["--torch", "--torch=totals"]))
+        options.append(rng.choice(["--allocators", "--allocators=totals"]))
     if rng.randrange(2) == 0:
         options += ["--kernels", "--check-launches", rng.choice(["sampled", "all"])]
     recording = os.path.join(directory, "run.arrows") if rng.randrange(2) else None

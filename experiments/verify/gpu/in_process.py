@@ -45,9 +45,9 @@ MODES = {
     "trace": (["trace"], None),
     "run": (["run"], None),
     "run --stacks off": (["run", "--stacks", "off"], None),
-    "run --torch=totals": (["run", "--torch=totals"], None),
-    "run --torch": (["run", "--torch"], None),
-    "trace --torch": (["trace", "--torch"], None),
+    "run --allocators=totals": (["run", "--allocators=totals"], None),
+    "run --allocators": (["run", "--allocators"], None),
+    "trace --allocators": (["trace", "--allocators"], None),
     "recorder, Python stacks": (None, "python"),
     "recorder, all stacks": (None, "all"),
 }

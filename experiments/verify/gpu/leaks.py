@@ -80,7 +80,7 @@ def trace(options, name):
         command = [options.vramscope, "trace", "-p", str(program.child.pid), "--json", "--interval", "2s",
                    "--duration", f"{options.duration}s", "--stacks", "full", "--force", "-o", output]
         if not options.without_torch:
-            command.append("--torch")
+            command.append("--allocators")
         began = datetime.datetime.now(datetime.timezone.utc)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.duration + 60)
         if done.returncode != 0:
@@ -147,7 +147,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--duration", type=int, default=60)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--without-torch", action="store_true", help="trace without --torch: driver memory only")
+    parser.add_argument("--without-torch", action="store_true", help="trace without --allocators: driver memory only")
     parser.add_argument("vramscope")
     parser.add_argument("outdir")
     options = parser.parse_args()

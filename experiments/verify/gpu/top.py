@@ -34,7 +34,7 @@ def main():
     try:
         time.sleep(WARM_UP)
         start = time.monotonic()
-        view = session.Session([vramscope, "top", "--torch"], 120, 40)
+        view = session.Session([vramscope, "top", "--allocators"], 120, 40)
         view.step({"wait": f"{LEAK}.py"})
         print(f"first screen after {time.monotonic() - start:.1f} s")
         view.until("the verdict", lambda: any(LEAK in line and "leak, " in line for line in view.screen.text().splitlines()))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares `--torch` with PyTorch's own statistics on a real GPU, and measures its cost.
+"""Compares `--allocators` with PyTorch's own statistics on a real GPU, and measures its cost.
 
 usage: torch_live.py [--rounds N] [--steps N] [-o RESULT.json] VRAMSCOPE
 
 Needs root, a GPU, and PyTorch for CUDA in the Python that runs this.
 
-1. Cost: training steps of a small transformer, alternating not traced; traced with --torch=off, =auto (after its memory
+1. Cost: training steps of a small transformer, alternating not traced; traced with --allocators=off, =auto (after its memory
    stopped to grow), =totals and =full; and with PyTorch's own recorder. Compared is the minimum of the median steps of each
    round.
 2. Values: a program that holds tensors, frees some of them and prints `torch.cuda.memory_stats()` is traced from its
@@ -112,7 +112,7 @@ def step_time(vramscope, mode, torch_options, script, steps):
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     lost = 0
     if reports:
-        caches = [process["torch"] for process in reports[-1]["processes"] if "torch" in process]
+        caches = [process["allocators"][0] for process in reports[-1]["processes"] if process["allocators"]]
         lost = sum(cache["lost_events"] for cache in caches)
     return float(micros), float(blocks), lost
 
@@ -121,7 +121,7 @@ def cost(options, directory):
     script = os.path.join(directory, "train.py")
     with open(script, "w", encoding="utf-8") as file:
         file.write(TRAIN)
-    modes = {"none": None, "off": ["--torch=off"], "auto": [], "totals": ["--torch=totals"], "full": ["--torch=full"],
+    modes = {"none": None, "off": ["--allocators=off"], "auto": [], "totals": ["--allocators=totals"], "full": ["--allocators=full"],
              "recorder": None}
     results = {name: [] for name in modes}
     lost = dict.fromkeys(modes, 0)
@@ -149,7 +149,7 @@ def last_with_cache(path, pid):
     with open(path, encoding="utf-8") as file:
         for line in file:
             for process in json.loads(line)["processes"]:
-                if process["pid"] == pid and "torch" in process and not process["exited"]:
+                if process["pid"] == pid and process["allocators"] and not process["exited"]:
                     found = process
     return found
 
@@ -172,7 +172,7 @@ def hold(options, directory, environment, late=False):
     with open(script, "w", encoding="utf-8") as file:
         file.write(HOLD)
     reports = os.path.join(directory, "reports.jsonl")
-    common = ["trace", "--json", "--interval", "500ms", "--torch", "--force", "-o", reports]
+    common = ["trace", "--json", "--interval", "500ms", "--allocators", "--force", "-o", reports]
     environment = dict(os.environ, **environment)
     program = [sys.executable, script, *(["late"] if late else [])]
     if late:
@@ -212,17 +212,17 @@ def values(options, directory):
         "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     }.items():
         stats, process, sites = hold(options, directory, environment)
-        results[name] = {"statistics": compare(stats, process["torch"]), "exact": process["torch"]["exact"],
-                         "torch": process["torch"], "python_sites": sites[:5]}
+        results[name] = {"statistics": compare(stats, process["allocators"][0]), "exact": process["allocators"][0]["exact"],
+                         "torch": process["allocators"][0], "python_sites": sites[:5]}
     stats, process, _ = hold(options, directory, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    results["async"] = {"unavailable_reason": process["torch"].get("unavailable_reason"), "live_bytes_by_kind": process["live_bytes_by_kind"]}
+    results["async"] = {"unavailable_reason": process["allocators"][0].get("unavailable_reason"), "live_bytes_by_kind": process["live_bytes_by_kind"]}
     stats, process, _ = hold(options, directory, {}, late=True)
-    device = process["torch"]["devices"][0]
+    device = process["allocators"][0]["pools"][0]
     results["late"] = {
         "allocated": stats["allocated_bytes.all.current"] == device["allocated_bytes"],
         "reserved": stats["reserved_bytes.all.current"] == device["reserved_bytes"],
         "seen_is_less": device["tracked_bytes"] < device["allocated_bytes"],
-        "exact": process["torch"]["exact"],
+        "exact": process["allocators"][0]["exact"],
     }
     return results
 

@@ -82,9 +82,9 @@ pub(crate) enum Program {
     /// Create and destroy CUDA objects, and leak some
     Objects(Objects),
     /// Allocate tensors of the simulated PyTorch, and free all of them
-    TorchClean(TorchArgs),
+    TorchClean(AllocatorArgs),
     /// Like torch-clean, but keep one tensor of each step
-    TorchLeak(TorchArgs),
+    TorchLeak(AllocatorArgs),
     /// Allocate and free tensors as fast as possible
     TorchSpam(TorchSpam),
     /// Share memory with a child process
@@ -113,7 +113,7 @@ pub(crate) struct Leak3 {
 
 /// Options of the programs with tensors.
 #[derive(Args)]
-pub(crate) struct TorchArgs {
+pub(crate) struct AllocatorArgs {
     /// Number of steps
     #[arg(long, default_value_t = 20)]
     pub(crate) steps: u64,

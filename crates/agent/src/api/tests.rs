@@ -217,7 +217,7 @@ fn process() -> ProcessView {
         libraries: vec![LibraryView { library: NAME.into(), ..LibraryView::default() }],
         overhead: OverheadView::default(),
         objects: Vec::new(),
-        torch: None,
+        allocators: Vec::new(),
         sites: vec![site()],
         sites_total: 1,
         growth_per_hour: Some(1 << 30),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::model::{StackMode, TensorMode};
+use engine::model::{AllocatorMode, StackMode};
 
 use super::section::section;
 use super::{ByteSize, Choice};
@@ -20,9 +20,10 @@ section! {
         objects: bool = true, default "true";
         /// Count launches and copies.
         kernels: bool = true, default "true";
-        /// Track PyTorch tensors: `auto` (by call site, while the memory of a process grows), `full`
-        /// (always), `totals` or `off`; same as `--torch`.
-        torch: Choice<TensorMode> = Choice(TensorMode::WhileGrowing), default "\"auto\"";
+        /// Track blocks of allocators in processes, such as PyTorch tensors: `auto` (by call site; those
+        /// of PyTorch while the memory of a process grows), `full` (always), `totals` or `off`; same as
+        /// `--allocators`.
+        allocators: Choice<AllocatorMode> = Choice(AllocatorMode::WhileGrowing), default "\"auto\"";
         /// CPU budget in percent of one core, more than 0; same as `--max-cpu`.
         max_cpu: Option<f64> = None, example "5.0";
         /// Memory budget; same as `--max-memory`. Less than about 100 MiB cannot be met.

@@ -12,7 +12,7 @@ const VERBS: &str = "| verb | Description |\n|---|---|\n";
 const OPTIONS: &str = "| option | Description |\n|---|---|\n";
 const END: &str = "<!-- end -->";
 
-/// An argument as users type it: `-o, --output FILE`, `--torch[=MODE]`, `FILE...`, `-- CMD`.
+/// An argument as users type it: `-o, --output FILE`, `--allocators[=MODE]`, `FILE...`, `-- CMD`.
 fn name(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let value = names.first().map(ToString::to_string).unwrap_or_default();

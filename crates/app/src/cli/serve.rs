@@ -7,7 +7,7 @@ use clap::Args;
 use engine::model::{Bytes, StackMode};
 
 use super::choice::choice;
-use super::shared::{STACK_MODES, TorchArgs};
+use super::shared::{AllocatorArgs, STACK_MODES};
 use crate::parse_units;
 
 pub(super) const EXAMPLES: &str = "\
@@ -44,7 +44,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "MODE", value_parser = choice(STACK_MODES))]
     pub(crate) stacks: Option<StackMode>,
     #[command(flatten)]
-    pub(crate) torch: TorchArgs,
+    pub(crate) allocators: AllocatorArgs,
     /// CPU budget, percent of one core; beyond it call stacks are dropped, never memory accounting
     #[arg(long, value_name = "PERCENT")]
     pub(crate) max_cpu: Option<f64>,

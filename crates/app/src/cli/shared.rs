@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use engine::model::{StackMode, TensorMode};
+use engine::model::{AllocatorMode, StackMode};
 use formats::report::live::text::TextStyle;
 use serde::Serialize;
 
@@ -184,30 +184,35 @@ pub(crate) struct ObjectArgs {
     pub(crate) no_objects: bool,
 }
 
-/// Whether PyTorch tensors are tracked.
+/// Whether blocks of allocators in processes are tracked.
 #[derive(Args)]
-pub(crate) struct TorchArgs {
-    /// Track PyTorch tensors [default: auto; full if given without MODE]
+pub(crate) struct AllocatorArgs {
+    /// Track PyTorch tensors and blocks of other allocators [default: auto; full without MODE]
     #[arg(
         long,
+        visible_alias = "torch",
         value_name = "MODE",
-        value_parser = choice(TENSOR_MODES),
+        value_parser = choice(ALLOCATOR_MODES),
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "full"
     )]
-    pub(crate) torch: Option<TensorMode>,
+    pub(crate) allocators: Option<AllocatorMode>,
 }
 
-const TENSOR_MODES: &[Choice<TensorMode>] = &[
+const ALLOCATOR_MODES: &[Choice<AllocatorMode>] = &[
     (
-        TensorMode::WhileGrowing.name(),
-        "By call site, while the memory of a process grows",
-        TensorMode::WhileGrowing,
+        AllocatorMode::WhileGrowing.name(),
+        "By call site; PyTorch while the memory of a process grows",
+        AllocatorMode::WhileGrowing,
     ),
-    (TensorMode::Full.name(), "By call site, always", TensorMode::Full),
-    (TensorMode::Totals.name(), "Totals per process and device", TensorMode::Totals),
-    (TensorMode::Off.name(), "Not at all", TensorMode::Off),
+    (AllocatorMode::Full.name(), "By call site, always", AllocatorMode::Full),
+    (
+        AllocatorMode::Totals.name(),
+        "Totals per process and device, no call sites",
+        AllocatorMode::Totals,
+    ),
+    (AllocatorMode::Off.name(), "Not at all", AllocatorMode::Off),
 ];
 
 /// How launches are counted and checked.

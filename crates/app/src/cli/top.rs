@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 
-use super::shared::TorchArgs;
+use super::shared::AllocatorArgs;
 use crate::parse_units;
 use crate::top::Theme;
 
@@ -60,7 +60,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
-    pub(crate) torch: TorchArgs,
+    pub(crate) allocators: AllocatorArgs,
     /// Print one screen as plain text
     #[arg(long)]
     pub(crate) once: bool,

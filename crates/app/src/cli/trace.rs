@@ -10,8 +10,8 @@ use engine::snapshot::SortOrder;
 
 use super::choice::{Choice, choice};
 use super::shared::{
-    FailOnLeakArgs, FormatOptions, GroupByArg, LaunchArgs, ObjectArgs, StackArgs, TimeArgs,
-    TorchArgs, WrapperArgs,
+    AllocatorArgs, FailOnLeakArgs, FormatOptions, GroupByArg, LaunchArgs, ObjectArgs, StackArgs,
+    TimeArgs, WrapperArgs,
 };
 use crate::parse_units;
 
@@ -170,7 +170,7 @@ pub(crate) struct LiveArgs {
     #[command(flatten)]
     pub(crate) launches: LaunchArgs,
     #[command(flatten)]
-    pub(crate) torch: TorchArgs,
+    pub(crate) allocators: AllocatorArgs,
     /// Also record every event to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
@@ -227,7 +227,7 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) launches: LaunchArgs,
     #[command(flatten)]
-    pub(crate) torch: TorchArgs,
+    pub(crate) allocators: AllocatorArgs,
     #[command(flatten)]
     pub(crate) stacks: StackArgs,
     #[command(flatten)]

@@ -62,7 +62,7 @@ fn configuration(options: &cli::ServeArgs) -> Result<Config> {
     trace.max_cpu = options.max_cpu.or(trace.max_cpu);
     trace.max_memory = options.max_memory.map(ByteSize).or(trace.max_memory);
     trace.stacks = options.stacks.map_or(trace.stacks, Choice);
-    trace.torch = options.torch.torch.map_or(trace.torch, Choice);
+    trace.allocators = options.allocators.allocators.map_or(trace.allocators, Choice);
     Ok(config)
 }
 
@@ -74,7 +74,7 @@ fn start(config: &Config) -> Result<Box<dyn Source>> {
         activity: trace.kernels.then(ActivityOptions::default),
         objects: trace.objects,
         stacks: trace.stacks.0,
-        tensors: trace.torch.0,
+        allocators: trace.allocators.0,
         logs: config.kubernetes.log_dir.clone(),
         ..SessionOptions::new(Target::All)
     };

@@ -98,7 +98,7 @@ fn session_options(options: &TopArgs) -> Result<SessionOptions> {
         activity: trace::activity_if_enabled(options.kernels, &launches)?,
         objects: true,
         stacks: StackMode::Full,
-        tensors: trace::tensors(options.torch.torch, StackMode::Full),
+        allocators: trace::allocators(options.allocators.allocators, StackMode::Full),
         ..SessionOptions::new(target)
     })
 }

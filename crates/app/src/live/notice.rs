@@ -50,9 +50,13 @@ pub(crate) fn log_notice(notice: &Notice) {
         Notice::UsageUnavailable { reason } => {
             format!("driver-reported memory usage is unavailable: {}; retrying", sanitize(reason))
         }
-        Notice::TorchAttached { path } => format!("tracking PyTorch tensors via {}", shown(path)),
-        Notice::TensorsUnavailable { pid, reason } => {
-            format!("process {pid}: tensors not tracked: {}", reason.reason())
+        Notice::AllocatorAttached { allocator, path } => {
+            let (title, noun) = (allocator.title(), allocator.noun());
+            format!("tracking {title} {noun}s via {}", shown(path))
+        }
+        Notice::BlocksUnavailable { pid, allocator, reason } => {
+            let (title, noun) = (allocator.title(), allocator.noun());
+            format!("process {pid}: {title} {noun}s not tracked: {}", reason.reason(*allocator))
         }
         Notice::Detached { path } => format!("detached from {} (no longer in use)", shown(path)),
     });

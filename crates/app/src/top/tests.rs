@@ -338,8 +338,8 @@ fn answers_of_an_agent_give_the_same_view() {
     assert!(text.contains("leak, ") && text.contains("evidence"), "{text}");
     assert_eq!(view_text(&again), text);
     let torch = |host: &HostFrame| {
-        let all = host.snapshot.processes.iter().filter_map(|process| process.torch.clone());
-        all.flat_map(|torch| torch.devices)
+        let all = host.snapshot.processes.iter().flat_map(|process| &process.allocators);
+        all.flat_map(|view| view.pools.clone())
             .map(|it| (it.allocated, it.reserved))
             .collect::<Vec<_>>()
     };

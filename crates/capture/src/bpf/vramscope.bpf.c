@@ -40,7 +40,7 @@ struct user_pt_regs {
 #include "stack.h"
 #include "loss.h"
 #include "call.h"
-#include "torch.h"
+#include "allocators.h"
 #include "process_lifecycle.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -120,9 +120,9 @@ PROBE("uprobe", call_single_enter, call_enter(ctx, hook))
 PROBE("uretprobe", call_single_return, call_return(ctx, hook))
 PROBE("uprobe", launch_single, launch_at_entry(ctx, hook))
 
-/* Blocks of PyTorch's caching allocator, probed at entry only in every attach mode. */
-PROBE("uprobe.multi", tensor_multi, tensor_enter(ctx, hook))
-PROBE("uprobe", tensor_single, tensor_enter(ctx, hook))
+/* Blocks of allocators in processes, probed at entry only in every attach mode. */
+PROBE("uprobe.multi", block_multi, block_enter(ctx, hook))
+PROBE("uprobe", block_single, block_enter(ctx, hook))
 
 /* Empty programs, the baseline for measurements. */
 SEC("uprobe.session")

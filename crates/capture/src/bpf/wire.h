@@ -73,7 +73,7 @@ enum vs_record_kind {
 	VS_STACK = 10,		/* struct vs_stack, followed by a copy of the stack */
 	VS_ADDRESSES = 11,	/* struct vs_addresses */
 	VS_PYTHON = 12,		/* struct vs_python_stack */
-	VS_TENSOR = 13,		/* struct vs_tensor */
+	VS_BLOCK = 13,		/* struct vs_block */
 };
 
 /* Configuration of the probes, set before load; the verifier prunes what it switches off. */
@@ -81,12 +81,12 @@ struct vs_load_config {
 	__u64 wakeup_at; /* fill level of the ring at which the reader is woken */
 	/* Fill level of the ring from which blocks are dropped and counted as lost. The rest is
 	 * reserved for driver calls, so that tensors cannot make their totals inexact. */
-	__u64 tensor_ring_limit;
+	__u64 block_ring_limit;
 	__u32 filter; /* enum vs_filter */
 	__u32 tracer_pid;
 	__u32 cpus;	       /* number of possible CPUs */
 	__u32 stacks;	       /* enum vs_stacks: stacks of allocating calls */
-	__u32 tensors;	       /* enum vs_tensors: blocks of PyTorch's caching allocator */
+	__u32 blocks;	       /* enum vs_blocks: blocks of allocators in processes */
 	__u8 use_task_storage; /* state of threads is kept in their tasks */
 	__u8 use_stack_windows;
 	__u8 count_activity; /* count launches and copies */
@@ -104,17 +104,20 @@ enum vs_stacks {
 	VS_STACKS_COPY = 2,	     /* copy the stack for user space to unwind */
 };
 
-/* What is recorded about blocks of PyTorch's caching allocator. */
-enum vs_tensors {
-	VS_TENSORS_OFF = 0,
-	VS_TENSORS_TOTALS = 1, /* without stacks */
-	VS_TENSORS_FULL = 2,
+/* What is recorded about blocks of allocators in processes. */
+enum vs_blocks {
+	VS_BLOCKS_OFF = 0,
+	VS_BLOCKS_TOTALS = 1, /* without stacks */
+	VS_BLOCKS_FULL = 2,
 };
 
-/* Probed functions of PyTorch's caching allocator; attach cookies of their probes. */
-enum vs_tensor_call {
-	VS_TENSOR_ALLOC_FREE = 0, /* a block was allocated or freed */
-	VS_TENSOR_OOM = 1,	  /* an allocation failed */
+/* Probed functions of allocators; attach cookies of their probes. */
+enum vs_block_call {
+	VS_BLOCK_TORCH = 0,	/* a block was allocated or freed */
+	VS_BLOCK_TORCH_OOM = 1, /* an allocation failed */
+	VS_BLOCK_CUPY_ALLOC = 2,
+	VS_BLOCK_CUPY_FREE = 3,
+	VS_BLOCK_XLA = 4, /* a block was allocated or freed */
 };
 
 /* What a probe does with a call; from VS_ACTION_CAPTURE_BEGIN on in addition to recording it. */
@@ -228,7 +231,7 @@ VS_SIZE(vs_hook, 16);
 /* Start of every record. */
 struct vs_head {
 	__u16 kind;
-	__u16 hook;   /* row of the hook table; in struct vs_tensor an enum vs_tensor_call */
+	__u16 hook;   /* row of the hook table; in struct vs_block an enum vs_block_call */
 	__s32 result; /* of the call; exec generation in VS_PROCESS, VS_EXEC, names, stacks */
 	__u32 pid;
 	__u32 tid;
@@ -478,19 +481,20 @@ struct vs_sent_frames_key {
 };
 VS_SIZE(vs_sent_frames_key, 16);
 
-/* PyTorch's caching allocator allocated or freed a block, or failed to. */
-struct vs_tensor {
-	struct vs_head head; /* hook: enum vs_tensor_call */
+/* An allocator in a process handed out or freed a block, or failed to. */
+struct vs_block {
+	struct vs_head head; /* hook: enum vs_block_call */
 	__u64 address;
 	__u64 bytes;	 /* signed: negative for a free */
-	__u64 allocated; /* allocated bytes on the device after the call */
-	__u64 reserved;	 /* bytes of the device that the allocator holds */
+	__u64 allocated; /* PyTorch: allocated bytes on the device after the call */
+	__u64 reserved;	 /* PyTorch: bytes of the device that the allocator holds */
 	__u64 stack;
 	__u64 python;
-	__s32 device;
-	__u32 flags; /* enum vs_call_flag */
+	__u64 pool;   /* address of the pool; 0: one per device */
+	__s32 device; /* -1: that of the memory with the block */
+	__u32 flags;  /* enum vs_call_flag */
 };
-VS_SIZE(vs_tensor, 80);
+VS_SIZE(vs_block, 88);
 
 /* An exec generation of a process. All zero: unknown processes. */
 struct vs_lost_key {

@@ -3,9 +3,9 @@
 //! Any bytes give a record or [`DecodeError`]; never a panic.
 
 mod array;
+mod block;
 mod call;
 mod handles;
-mod tensor;
 #[cfg(test)]
 mod tests;
 
@@ -16,8 +16,8 @@ use engine::model::units::Timestamp;
 use crate::wire::{
     self, CallDescriptor, ContextDevice, Head, KernelName, Process, ThreadName, parse,
 };
+pub use block::BlockRecord;
 pub use call::{CallRecord, DeviceUuid};
-pub use tensor::TensorRecord;
 
 pub(crate) use array::element_table;
 pub(crate) use handles::Handles;
@@ -47,7 +47,7 @@ pub enum RecordBody {
     /// A driver call.
     Call(CallRecord),
     /// A block of PyTorch's caching allocator.
-    Tensor(TensorRecord),
+    Block(BlockRecord),
     /// The first record of a process.
     Process(ProcessRecord),
     /// The name of a thread.
@@ -177,7 +177,7 @@ impl Record {
                 let CallDescriptor { call, descriptor } = parse(bytes)?;
                 CallRecord::record(call, Some(Box::new(descriptor)))
             }
-            wire::VS_TENSOR => TensorRecord::record(&parse(bytes)?),
+            wire::VS_BLOCK => BlockRecord::record(&parse(bytes)?),
             wire::VS_PROCESS => {
                 let Process { head, start, uid, name, .. } = parse(bytes)?;
                 let (name, exec_gen) = (text(&name), exec_gen(&head));
@@ -224,7 +224,7 @@ impl Record {
             RecordBody::Call(call) => {
                 return call.events(self, handles, tracks_objects, site, events);
             }
-            RecordBody::Tensor(tensor) => tensor.event(site),
+            RecordBody::Block(tensor) => tensor.event(site),
             RecordBody::ThreadName(name) => Some(EventKind::ThreadName(name.clone())),
             RecordBody::ThreadExit => Some(EventKind::ThreadExit),
             RecordBody::ContextDevice(context, device) => device.map(|device| {

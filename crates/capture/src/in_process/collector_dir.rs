@@ -161,7 +161,7 @@ impl CollectorDir {
             (*control).count_activity = options.activity.is_some().into();
             let activity = options.activity.unwrap_or_default();
             (*control).check_every_launch = activity.check_every_launch.into();
-            (*control).tensors = options.tensors.wire();
+            (*control).blocks = options.allocators.wire();
             (*control).element_bytes.copy_from_slice(&element_table());
             let table = &mut (*control).rows;
             (*control).rows_used = hook_rows::fill(table, options) as u32;

@@ -2,7 +2,7 @@
 
 use super::area::{DRIVER, MAX_SYMBOL, Row, TENSOR_ACTION, TORCH};
 use crate::hooks::{CallSemantics, HOOKS, HookGroup};
-use crate::libraries::FUNCTIONS;
+use crate::libraries::TORCH_FUNCTIONS;
 use crate::session::SessionOptions;
 
 /// Functions with arguments on the stack, and their size in 8-byte words: they have more than six
@@ -45,14 +45,14 @@ pub(super) fn fill(rows: &mut [Row], options: &SessionOptions) -> usize {
         set_symbol(row, hook.symbol.as_bytes());
     }
     let tensors = rows.get_mut(HOOKS.len()..).unwrap_or_default();
-    for (row, (symbol, call)) in tensors.iter_mut().zip(FUNCTIONS) {
+    for (row, (symbol, call)) in tensors.iter_mut().zip(TORCH_FUNCTIONS) {
         row.hook.action = TENSOR_ACTION;
         row.hook.measure = call as u8;
-        row.is_wanted = options.tensors.is_enabled().into();
+        row.is_wanted = options.allocators.is_enabled().into();
         row.library = TORCH;
         set_symbol(row, symbol);
     }
-    (HOOKS.len() + FUNCTIONS.len()).min(rows.len())
+    (HOOKS.len() + TORCH_FUNCTIONS.len()).min(rows.len())
 }
 
 fn set_symbol(row: &mut Row, symbol: &[u8]) {
@@ -176,6 +176,6 @@ mod tests {
     #[test]
     fn symbols_fit_into_rows() {
         assert!(HOOKS.iter().all(|hook| hook.symbol.len() < MAX_SYMBOL));
-        assert!(FUNCTIONS.iter().all(|(symbol, _)| symbol.len() < MAX_SYMBOL));
+        assert!(TORCH_FUNCTIONS.iter().all(|(symbol, _)| symbol.len() < MAX_SYMBOL));
     }
 }

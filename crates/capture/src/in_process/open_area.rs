@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::model::blocks::BlockTracking;
 use engine::model::ids::Pid;
-use engine::model::tensor::TensorTracking;
 
 use super::area::{
     COMPLETE, Header, LAYOUT_VERSION, MAGIC, Offsets, RECORD_HEADER, RecordHeader, Ring, Sizes,
@@ -100,7 +100,7 @@ pub(super) struct Area {
     /// Its first record was read.
     pub(super) is_announced: Cell<bool>,
     /// Whether tensors are tracked, as last reported.
-    pub(super) tensors: Option<TensorTracking>,
+    pub(super) tensors: Option<BlockTracking>,
     pub(super) known_stacks: KnownStackStore,
     jumps: Jumps,
     /// Positions of the source that are not reached yet, and the heads of the ring at that time.

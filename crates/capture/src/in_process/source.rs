@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use engine::model::blocks::{Allocator, BlockTracking, BlocksUnavailable};
 use engine::model::event::{Event, EventKind, LostDelta};
 use engine::model::ids::{Pid, Tid};
-use engine::model::tensor::{TensorTracking, TensorsUnavailable};
 use engine::model::units::Timestamp;
 
 use super::area::{Control, RowState, START_FAILURES, StartFailure, mappings_file};
@@ -184,14 +184,14 @@ fn is_wrapped(state: &AtomicU8) -> bool {
 
 /// Returns whether blocks of PyTorch's caching allocator are recorded; `None` while PyTorch is not
 /// loaded.
-fn tensor_tracking(area: &Area) -> Option<TensorTracking> {
+fn tensor_tracking(area: &Area) -> Option<BlockTracking> {
     let rows = area.header().rows.get(HOOKS.len()..)?;
     if rows.iter().any(is_wrapped) {
-        return Some(TensorTracking::Active);
+        return Some(BlockTracking::Active);
     }
     let failed =
         |state: &AtomicU8| state.load(Ordering::Acquire) == RowState::UnknownPrologue as u8;
-    let unavailable = TensorTracking::Unavailable(TensorsUnavailable::AttachFailed);
+    let unavailable = BlockTracking::Unavailable(BlocksUnavailable::AttachFailed);
     rows.iter().any(failed).then_some(unavailable)
 }
 
@@ -332,7 +332,11 @@ impl Source for InProcess {
         }
     }
 
-    fn drain_tensor_events(&mut self, _now: Timestamp, processes: &mut ProcessTable) -> Vec<Event> {
+    fn drain_allocator_events(
+        &mut self,
+        _now: Timestamp,
+        processes: &mut ProcessTable,
+    ) -> Vec<Event> {
         let mut events = Vec::new();
         for area in &mut self.areas.lock().open {
             let state = tensor_tracking(area).filter(|_| processes.contains(area.pid));
@@ -343,11 +347,16 @@ impl Source for InProcess {
             let since = Timestamp(area.header().torch_since.load(Ordering::Relaxed));
             events.extend(state.map(|state| {
                 let (pid, tid, time) = (area.pid, Tid(area.pid.0), clock::monotonic());
-                let (entry_time, kind) = (since.min(time), EventKind::Torch(state));
+                let (entry_time, kind) =
+                    (since.min(time), EventKind::Allocator(Allocator::PyTorch, state));
                 Event { pid, tid, entry_time, time, kind }
             }));
-            if let Some(TensorTracking::Unavailable(reason)) = state {
-                self.notices.push(Notice::TensorsUnavailable { pid: area.pid, reason });
+            if let Some(BlockTracking::Unavailable(reason)) = state {
+                self.notices.push(Notice::BlocksUnavailable {
+                    pid: area.pid,
+                    allocator: Allocator::PyTorch,
+                    reason,
+                });
             }
         }
         events

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::model::ids::Pid;
 use perf_event_open_sys as perf;
 
-use super::{TorchLibrary, is_driver_name, is_ignored};
+use super::{AllocatorFile, is_driver_name, is_ignored};
 use crate::files::{Mapping, MappingKind};
 
 /// Data pages of each CPU's buffer: a few hundred mappings between two polls.
@@ -24,8 +24,8 @@ const PERF_BUFFER_PAGES: usize = 16;
 pub struct MmapBatch {
     /// Processes that mapped a driver library.
     pub pids: Vec<Pid>,
-    /// Processes that mapped a PyTorch library.
-    pub torch: Vec<Pid>,
+    /// Processes that mapped a library with an allocator.
+    pub allocators: Vec<Pid>,
     /// Executable mappings of files.
     pub mapped: Vec<Mapping>,
     /// Records are missing: a buffer overflowed, or contains an invalid record. Only a scan of
@@ -94,8 +94,8 @@ fn inspect(record: &[u8], batch: &mut MmapBatch) {
             if is_driver_name(path) && !is_ignored(path) {
                 batch.pids.push(pid);
             }
-            if TorchLibrary::of(path).is_some() && !is_ignored(path) {
-                batch.torch.push(pid);
+            if AllocatorFile::of(path).is_some() && !is_ignored(path) {
+                batch.allocators.push(pid);
             }
             // Skips anonymous memory and mappings of the kernel, such as the vDSO.
             if path.is_absolute() && !path.starts_with("//anon") {

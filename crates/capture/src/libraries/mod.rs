@@ -1,16 +1,16 @@
-//! Finds the copies of the CUDA driver and of PyTorch's `libc10`, and the functions to hook in
-//! them.
+//! Finds the copies of the CUDA driver and of libraries with allocators, and the functions to hook
+//! in them.
 
-mod c10_library;
+mod allocator_library;
 mod driver_library;
 mod mmap_watch;
 mod scan;
 
-pub(crate) use c10_library::FUNCTIONS;
-pub use c10_library::{C10Error, C10Library, TorchLibrary};
+pub(crate) use allocator_library::TORCH_FUNCTIONS;
+pub use allocator_library::{AllocatorFile, AllocatorLibrary, AllocatorLibraryError};
 pub use driver_library::{DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction};
 pub use mmap_watch::MmapWatcher;
-pub use scan::{TorchMappings, all_processes, scan_all, scan_process, scan_torch};
+pub use scan::{AllocatorMappings, all_processes, scan_all, scan_allocators, scan_process};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

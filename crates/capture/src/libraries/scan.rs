@@ -1,11 +1,13 @@
-//! Processes that have the driver or PyTorch mapped, from `/proc`.
+//! Processes that have the driver or a library with an allocator mapped, from `/proc`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use engine::model::blocks::Allocator;
 use engine::model::ids::Pid;
 
-use super::{TorchLibrary, is_driver_name, is_ignored};
+use super::{AllocatorFile, is_driver_name, is_ignored};
 use crate::files::{Mapping, mappings};
 
 /// Returns the drivers mapped by any process, except processes that exit or cannot be read.
@@ -27,23 +29,34 @@ pub fn scan_process(pid: Pid) -> Vec<Mapping> {
     scan(pid, is_driver_name)
 }
 
-/// PyTorch libraries that a process has mapped.
+/// Libraries with allocators that a process has mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TorchMappings {
-    /// Copies of `libc10.so`.
-    pub c10: Vec<Mapping>,
-    /// Whether `libc10_cuda.so`, with the caching allocator, is mapped.
-    pub cuda: bool,
+pub struct AllocatorMappings {
+    /// Libraries that can be probed.
+    pub probed: Vec<(Allocator, Mapping)>,
+    /// Whether `libc10_cuda.so`, with the caching allocator of PyTorch, is mapped.
+    pub torch_cuda: bool,
 }
 
-/// Returns the PyTorch libraries that a process has mapped.
+impl AllocatorMappings {
+    /// The allocators that the process uses.
+    #[must_use]
+    pub fn allocators(&self) -> BTreeSet<Allocator> {
+        // `libc10.so` is common to all devices.
+        let is_used = |one: &Allocator| *one != Allocator::PyTorch;
+        let probed = self.probed.iter().map(|(allocator, _)| *allocator).filter(is_used);
+        probed.chain(self.torch_cuda.then_some(Allocator::PyTorch)).collect()
+    }
+}
+
+/// Returns the libraries with allocators that a process has mapped.
 #[must_use]
-pub fn scan_torch(pid: Pid) -> TorchMappings {
-    let mut found = TorchMappings::default();
-    for mapping in scan(pid, |path| TorchLibrary::of(path).is_some()) {
-        match TorchLibrary::of(&mapping.path) {
-            Some(TorchLibrary::C10) => found.c10.push(mapping),
-            Some(TorchLibrary::Cuda) => found.cuda = true,
+pub fn scan_allocators(pid: Pid) -> AllocatorMappings {
+    let mut found = AllocatorMappings::default();
+    for mapping in scan(pid, |path| AllocatorFile::of(path).is_some()) {
+        match AllocatorFile::of(&mapping.path) {
+            Some(AllocatorFile::Probed(allocator)) => found.probed.push((allocator, mapping)),
+            Some(AllocatorFile::TorchCuda) => found.torch_cuda = true,
             None => {}
         }
     }

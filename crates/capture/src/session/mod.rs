@@ -15,7 +15,7 @@ mod read;
 mod source;
 pub(crate) mod trace_mode;
 
-pub use crate::session::trace_mode::{StackMode, TensorMode};
+pub use crate::session::trace_mode::{AllocatorMode, StackMode};
 pub use attach::drivers::Notice;
 pub use driver_reports::DriverReports;
 pub use liveness::parent_of;
@@ -46,8 +46,8 @@ use crate::in_process::{CollectorDir, InProcess};
 use crate::plan::AttachPlan;
 use crate::session::liveness::require;
 use crate::stacks::{SiteResolver, StackTables};
+use attach::allocators::AllocatorAttachments;
 use attach::drivers::DriverAttachments;
-use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
 use enrich::host_facts::HostFacts;
 use load::attach_mode::choose;
@@ -103,7 +103,7 @@ impl Session {
             activity: options.activity,
             objects: options.objects,
             stacks: options.stacks,
-            tensors: options.tensors,
+            allocators: options.allocators,
             loops: plan.loops,
             stack_ring_bytes: options.stack_ring_bytes,
             empty_probes: options.empty_probes,
@@ -120,9 +120,10 @@ impl Session {
         let mut processes = ProcessTable::default();
         let mut drivers = DriverAttachments::new(options, &plan);
         drivers.attach_all(&loaded, &mut processes)?;
-        let mut torch = options.tensors.is_enabled().then(|| TorchAttachments::new(options, &plan));
-        if let Some(torch) = &mut torch {
-            torch.scan(&loaded, &[], true, &mut processes);
+        let mut allocators =
+            options.allocators.is_enabled().then(|| AllocatorAttachments::new(options, &plan));
+        if let Some(allocators) = &mut allocators {
+            allocators.scan(&loaded, &[], true, &mut processes);
         }
         loaded.runtime_config.set_attached_at(clock::boot());
         let rings = std::iter::once(&ring.records).chain(&ring.stacks).map(Ring::fd);
@@ -151,7 +152,7 @@ impl Session {
                 counters: loaded.map("counters")?,
                 drivers,
                 ring,
-                torch,
+                allocators,
                 last_scan: Instant::now(),
                 waiter,
                 _lifecycle_links: lifecycle_links,
@@ -263,7 +264,7 @@ impl Session {
         if self.activity.is_some() {
             events.extend(activity::drain(&mut self.processes, last));
         }
-        events.extend(self.source.drain_tensor_events(now, &mut self.processes));
+        events.extend(self.source.drain_allocator_events(now, &mut self.processes));
         if let Some(sites) = &mut self.sites {
             let event = |frames| {
                 let kind = EventKind::Site(frames);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use engine::model::ids::Pid;
 
-use super::{ActivityOptions, StackMode, TensorMode};
+use super::{ActivityOptions, AllocatorMode, StackMode};
 use crate::plan::AttachMode;
 
 /// Processes to trace.
@@ -43,8 +43,8 @@ pub struct SessionOptions {
     pub objects: bool,
     /// Capture stacks of calls that allocate memory or create an object.
     pub stacks: StackMode,
-    /// Record blocks of PyTorch's caching allocator.
-    pub tensors: TensorMode,
+    /// Record blocks of allocators in processes.
+    pub allocators: AllocatorMode,
     /// Size of the ring buffer for stacks, with the same constraints.
     pub stack_ring_bytes: u32,
     /// The node's log directory: names of pods are taken from the entries of its `pods` and
@@ -75,7 +75,7 @@ impl SessionOptions {
             activity: None,
             objects: false,
             stacks: StackMode::Off,
-            tensors: TensorMode::Off,
+            allocators: AllocatorMode::Off,
             stack_ring_bytes: Self::STACK_RING_BYTES,
             logs: Self::DEFAULT_LOG_DIR.into(),
             empty_probes: false,

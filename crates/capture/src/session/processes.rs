@@ -10,7 +10,7 @@ use engine::model::event::{Event, LostDelta};
 use engine::model::ids::{GpuId, Pid, Tid};
 use engine::model::units::{Nanos, Timestamp};
 
-use super::attach::torch::TorchState;
+use super::attach::allocators::AllocatorState;
 use super::enrich::kernel_names::KernelNames;
 use super::liveness::{is_alive, is_same_start, start_of};
 use super::read::activity::ProgramActivity;
@@ -72,7 +72,7 @@ pub(crate) struct Process {
 pub(crate) struct Scanned {
     /// The driver was mapped before it was probed: calls may have been missed.
     pub(crate) had_driver: Option<Timestamp>,
-    pub(crate) torch: Option<TorchState>,
+    pub(crate) allocators: Option<AllocatorState>,
     /// The container, for a process that exits before its first record is read.
     pub(crate) container: Option<(Timestamp, Container)>,
 }
@@ -82,11 +82,11 @@ impl Scanned {
     fn since(self, end: Timestamp) -> Option<Self> {
         let rest = Self {
             had_driver: self.had_driver.filter(|found| *found > end),
-            torch: self.torch.filter(|torch| torch.found > end),
+            allocators: self.allocators.filter(|state| state.found > end),
             container: self.container.filter(|(found, _)| *found > end),
         };
         let is_empty =
-            rest.had_driver.is_none() && rest.torch.is_none() && rest.container.is_none();
+            rest.had_driver.is_none() && rest.allocators.is_none() && rest.container.is_none();
         (!is_empty).then_some(rest)
     }
 }

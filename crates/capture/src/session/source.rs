@@ -7,8 +7,8 @@ use engine::model::ids::Pid;
 use engine::model::units::Timestamp;
 use libbpf_rs::{Link, MapHandle};
 
+use super::attach::allocators::AllocatorAttachments;
 use super::attach::drivers::{DriverAttachments, Notice};
-use super::attach::torch::TorchAttachments;
 use super::captures::LeftCaptures;
 use super::load::bpf_object::LoadedObject;
 use super::processes::{Process, ProcessTable};
@@ -75,8 +75,12 @@ pub(crate) trait Source {
     /// Handles a new process that was searched for an interpreter.
     fn process_examined(&mut self, _pid: Pid, _exec_gen: ExecGeneration) {}
 
-    /// Returns whether tensors of processes are tracked, for processes where that has changed.
-    fn drain_tensor_events(&mut self, now: Timestamp, processes: &mut ProcessTable) -> Vec<Event>;
+    /// Returns whether blocks of allocators are tracked, for processes where that has changed.
+    fn drain_allocator_events(
+        &mut self,
+        now: Timestamp,
+        processes: &mut ProcessTable,
+    ) -> Vec<Event>;
 
     /// Returns the notices since the last call.
     fn drain_notices(&mut self) -> Vec<Notice>;
@@ -92,7 +96,7 @@ pub(crate) trait Source {
 pub(crate) struct Probes {
     pub(super) drivers: DriverAttachments,
     pub(super) ring: RecordRing,
-    pub(super) torch: Option<TorchAttachments>,
+    pub(super) allocators: Option<AllocatorAttachments>,
     pub(super) left_captures: LeftCaptures,
     pub(super) counters: MapHandle,
     pub(super) last_scan: Instant,
@@ -122,9 +126,9 @@ impl Source for Probes {
         if self.drivers.scan(&self.loaded, rescan, processes)? {
             self.loaded.runtime_config.set_attached_at(clock::boot());
         }
-        let (mapped, all) = self.drivers.drain_torch_mmaps();
-        if let Some(torch) = &mut self.torch {
-            torch.scan(&self.loaded, &mapped, rescan || all, processes);
+        let (mapped, all) = self.drivers.drain_allocator_mmaps();
+        if let Some(allocators) = &mut self.allocators {
+            allocators.scan(&self.loaded, &mapped, rescan || all, processes);
         }
         Ok(())
     }
@@ -177,19 +181,24 @@ impl Source for Probes {
         if let EventKind::Allocate(Allocate { context: None, device: None, .. }) = event.kind {
             self.drivers.request_context_discovery(event.pid, process);
         }
-        if let Some(torch) = &mut self.torch {
-            torch.observe(event, process);
+        if let Some(allocators) = &mut self.allocators {
+            allocators.observe(event, process);
         }
     }
 
-    fn drain_tensor_events(&mut self, now: Timestamp, processes: &mut ProcessTable) -> Vec<Event> {
-        self.torch.as_mut().map(|torch| torch.drain_events(now, processes)).unwrap_or_default()
+    fn drain_allocator_events(
+        &mut self,
+        now: Timestamp,
+        processes: &mut ProcessTable,
+    ) -> Vec<Event> {
+        self.allocators.as_mut().map(|all| all.drain_events(now, processes)).unwrap_or_default()
     }
 
     fn drain_notices(&mut self) -> Vec<Notice> {
         let mut notices = self.drivers.drain_notices();
-        notices
-            .extend(self.torch.as_mut().map(TorchAttachments::drain_notices).unwrap_or_default());
+        notices.extend(
+            self.allocators.as_mut().map(AllocatorAttachments::drain_notices).unwrap_or_default(),
+        );
         notices
     }
 

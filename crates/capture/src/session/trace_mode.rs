@@ -1,6 +1,6 @@
 //! Trace modes as the probes and the in-process library know them.
 
-pub use engine::model::trace_mode::{StackMode, TensorMode};
+pub use engine::model::trace_mode::{AllocatorMode, StackMode};
 
 use crate::wire;
 
@@ -19,12 +19,12 @@ impl WireMode for StackMode {
     }
 }
 
-impl WireMode for TensorMode {
+impl WireMode for AllocatorMode {
     fn wire(self) -> u32 {
         match self {
-            Self::Off => wire::VS_TENSORS_OFF,
-            Self::Totals => wire::VS_TENSORS_TOTALS,
-            Self::Full | Self::WhileGrowing => wire::VS_TENSORS_FULL,
+            Self::Off => wire::VS_BLOCKS_OFF,
+            Self::Totals => wire::VS_BLOCKS_TOTALS,
+            Self::Full | Self::WhileGrowing => wire::VS_BLOCKS_FULL,
         }
     }
 }

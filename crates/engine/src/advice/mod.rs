@@ -10,7 +10,7 @@ pub use commands::{CommandLanguage, SuggestedCommand};
 use std::cmp::Reverse;
 
 use crate::model::named::named_enum;
-use crate::model::{Bytes, DeviceId, GpuId, MemoryKind, Nanos, Pid, ProcessIdentity};
+use crate::model::{Allocator, Bytes, DeviceId, GpuId, MemoryKind, Nanos, Pid, ProcessIdentity};
 use crate::oom::OomCause;
 use crate::snapshot::{DeviceView, ProcessView, Snapshot};
 use crate::verdict::{Confidence, Evidence};
@@ -257,8 +257,8 @@ fn graph_pools(input: &AdviceInput<'_>, process: &ProcessView) -> u64 {
 
 /// Adds steps that free memory which a process holds but does not use.
 fn reclaim_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
-    let devices = process.torch.iter().flat_map(|torch| &torch.devices);
-    for view in devices.filter(|view| is_on_gpu(input, process, Some(view.device))) {
+    let pools = process.torch().flat_map(|torch| &torch.pools);
+    for view in pools.filter(|view| is_on_gpu(input, process, view.device)) {
         let (bytes, precision) = match view.fragmentation {
             Ok(fragmentation) => (fragmentation.releasable, Precision::Exact),
             Err(_) => {
@@ -355,7 +355,7 @@ fn other_leaks(input: &AdviceInput<'_>, process: &ProcessView) -> String {
             LeakResource::Objects(kind) => format!("{} objects", kind.name()),
             LeakResource::Host => "host memory".to_owned(),
             LeakResource::Managed => "managed memory".to_owned(),
-            LeakResource::Device | LeakResource::Tensors => continue,
+            LeakResource::Device | LeakResource::Blocks(_) => continue,
         };
         if !names.contains(&name) {
             names.push(name);
@@ -390,7 +390,9 @@ fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<Leaked> {
             )
         })
     };
-    let (bytes, growth, confidence) = sum(LeakResource::Device).max(sum(LeakResource::Tensors));
+    let blocks = Allocator::ALL.into_iter().map(|allocator| sum(LeakResource::Blocks(allocator)));
+    let driver = sum(LeakResource::Device);
+    let (bytes, growth, confidence) = blocks.fold(driver, |most, one| most.max(one));
     let confidence = confidence.filter(|_| bytes > 0)?;
     Some(Leaked { bytes: Bytes(bytes), growth_per_hour: Bytes(growth), confidence })
 }
@@ -398,8 +400,8 @@ fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<Leaked> {
 /// Adds steps that the requester itself can take.
 fn requester_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     if input.cause == Some(OomCause::CacheFragmentation) {
-        let devices = process.torch.iter().flat_map(|torch| &torch.devices);
-        let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
+        let pools = process.torch().flat_map(|torch| &torch.pools);
+        let cached = pools.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
         let reason = "expandable segments reduce fragmentation".to_owned();
         steps.push(step(
             process,

@@ -173,7 +173,7 @@ fn fragmentation(share: f64) -> Rule {
 fn lost_events() -> Rule {
     let summary = "{value} events ({class}) lost in the last 10 minutes; values may be too low";
     let advice = "The host was too busy for the agent to keep up. Give it more CPU time, or trace less \
-                  ([trace] stacks, torch and objects).";
+                  ([trace] stacks, allocators and objects).";
     Rule {
         expr: RuleExpr::Increase(EVENT_ALERT_WINDOW),
         ..rule("lost_events", &metric::LOST, Threshold::Above(0.0), summary, advice)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::headline::components;
-use crate::model::{Bytes, Frame, MemoryKind, ObjectKind};
+use crate::model::{Allocator, Bytes, Frame, MemoryKind, ObjectKind};
 use crate::verdict::{CacheTensors, Evidence, Resource};
 
 /// Likely cause of a leak, and what to do about it.
@@ -32,19 +32,19 @@ impl Facts {
     const fn object(&self) -> Option<ObjectKind> {
         match self.resource {
             Resource::Objects(kind) => Some(kind),
-            Resource::Memory(_) | Resource::Tensors => None,
+            Resource::Memory(_) | Resource::Blocks(_) => None,
         }
     }
 
     const fn memory(&self) -> Option<MemoryKind> {
         match self.resource {
             Resource::Memory(kind) => Some(kind),
-            Resource::Objects(_) | Resource::Tensors => None,
+            Resource::Objects(_) | Resource::Blocks(_) => None,
         }
     }
 
     fn is_tensors(&self) -> bool {
-        self.resource == Resource::Tensors
+        self.resource == Resource::Blocks(Allocator::PyTorch)
     }
 
     /// Tensors of PyTorch's cache, if this is memory of it and they are known.
@@ -111,12 +111,12 @@ const ROWS: &[Row] = &[
         "cache_tensors",
         |facts| facts.is_cache() && facts.cache().is_some(),
         "this is PyTorch's cache, and its tensors grow, but no single line explains it: compare the \
-         tensor sites of `trace --torch --by site` over time",
+         tensor sites of `trace --allocators --by site` over time",
     ),
     (
         "cache",
         Facts::is_cache,
-        "this is PyTorch's cache; with --torch=full, reports name the lines that keep tensors alive",
+        "this is PyTorch's cache; with --allocators=full, reports name the lines that keep tensors alive",
     ),
     (
         "plan_cache",
@@ -264,7 +264,7 @@ fn fill(text: &str, facts: &Facts) -> String {
     let by = match facts.resource {
         Resource::Objects(kind) => destroyed_by(kind),
         Resource::Memory(kind) => freed_by(kind),
-        Resource::Tensors => "del",
+        Resource::Blocks(_) => "del",
     };
     let values = [
         ("{by}", by.to_owned()),
@@ -311,6 +311,8 @@ const fn destroyed_by(kind: ObjectKind) -> &'static str {
 mod tests {
     use super::*;
 
+    const TORCH: Resource = Resource::Blocks(Allocator::PyTorch);
+
     fn frame(function: &str, module: &str) -> Frame {
         Frame { function: function.into(), module: Some(module.into()), ..Frame::default() }
     }
@@ -346,7 +348,7 @@ mod tests {
         let torch = "libtorch_cuda.so";
         let kept = Evidence { kept_by: Some("__main__.history".into()), ..none.clone() };
         let cases: &[(&str, Resource, Evidence, &[&str], usize)] = &[
-            ("python_references", Resource::Tensors, kept, &[], 1),
+            ("python_references", TORCH, kept, &[], 1),
             (
                 "failed_capture",
                 memory,
@@ -363,9 +365,9 @@ mod tests {
             ("module_cache", module, none.clone(), &["libtriton.so"], 1),
             ("library_handle", memory, none.clone(), &["libcudnn.so.9"], 1),
             ("graph_per_step", Resource::Objects(ObjectKind::GraphExec), none.clone(), &[torch], 1),
-            ("kept_graph", Resource::Tensors, none.clone(), &[torch], 3),
-            ("exception", Resource::Tensors, few, &[torch], 1),
-            ("kept_tensor", Resource::Tensors, some.clone(), &[torch], 1),
+            ("kept_graph", TORCH, none.clone(), &[torch], 3),
+            ("exception", TORCH, few, &[torch], 1),
+            ("kept_tensor", TORCH, some.clone(), &[torch], 1),
             ("freed_at_exit", memory, freed, &[], 1),
             ("never_freed", memory, none.clone(), &[], 1),
             ("error_path", memory, some, &[], 1),

@@ -145,8 +145,10 @@ pub fn classify(site: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
 /// Resource that is classified for a memory kind; `None` for memory that a program cannot free or
 /// does not own.
 pub(crate) const fn resource(kind: MemoryKind) -> Option<Resource> {
+    if let Some(allocator) = kind.allocator() {
+        return Some(Resource::Blocks(allocator));
+    }
     match kind {
-        MemoryKind::Torch => Some(Resource::Tensors),
         MemoryKind::Imported
         | MemoryKind::Static
         | MemoryKind::ManagedStatic

@@ -143,7 +143,7 @@ impl Process {
     }
 
     fn tensor_bytes(&self) -> Bytes {
-        self.torch.as_deref().map_or(Bytes(0), |torch| torch.allocated_bytes())
+        self.allocators.allocated_bytes()
     }
 
     /// Memory and objects that were allocated after a time and are live, by site.
@@ -155,8 +155,8 @@ impl Process {
                 row.add(entry.bytes, 1, Some((entry.returned_at, entry.key().value)));
             }
         }
-        for block in self.torch.iter().flat_map(|torch| torch.blocks_since(begin)) {
-            let row = rows.entry((block.site(), Resource::Tensors)).or_default();
+        for (allocator, block) in self.allocators.blocks_since(begin) {
+            let row = rows.entry((block.site(), Resource::Blocks(allocator))).or_default();
             row.add(block.bytes, 1, Some((block.allocated_at, block.address)));
         }
         for (kind, site) in self.objects.created_since(begin) {
@@ -236,12 +236,12 @@ impl Ledger {
             window.unwrap_or_else(|| (process.totals.peak.bytes(), process.totals.peak_bounds()));
         totals.live_after = process.live_bytes();
         totals.exact = uncertainty(process, &self.unattributed).exact();
-        totals.tensors = process.torch.as_ref().map(|_| TensorLevels {
+        totals.tensors = (!process.allocators.is_empty()).then(|| TensorLevels {
             before: open.tensors_before,
             after: process.tensor_bytes(),
             peak: open.tensors_peak,
         });
-        let has_torch = process.torch.is_some();
+        let has_torch = process.allocators.torch().is_some();
         Some(EndedMeasurement { totals, has_torch, rows: process.allocated_since(open.begin) })
     }
 
@@ -282,7 +282,7 @@ impl Ledger {
     pub fn live_by_site(&self, pid: Pid, at: Timestamp) -> Option<LiveSites> {
         let process = self.running.get(&pid)?;
         let totals = Measurement { live_after: process.live_bytes(), ..Measurement::default() };
-        let has_torch = process.torch.is_some();
+        let has_torch = process.allocators.torch().is_some();
         let rows = process.allocated_since(Timestamp(0));
         let measurement = self.name_measurement(EndedMeasurement { totals, has_torch, rows });
         let verdicts = sites::verdicts::of(process, at, 0, &self.sites);

@@ -12,7 +12,7 @@
 //!                  ├ Totals            sums and peaks
 //!                  ├ SiteTable         the same by allocation site
 //!                  ├ Devices           their GPUs, driver-reported usage
-//!                  ├ TorchCache        blocks of PyTorch's cache, never added to the rest
+//!                  ├ BlockCache        blocks of PyTorch's cache, never added to the rest
 //!                  ├ PendingFrees      frees whose calls have not returned
 //!                  ├ PeakBounds        uncertainty of the peak due to overlapping calls
 //!                  ├ RecentFrees       recently freed keys
@@ -33,6 +33,7 @@
 //! list; after a loss, also a scan of all graph nodes.
 
 mod activity;
+mod allocators;
 mod change_log;
 mod driver;
 mod ended_processes;
@@ -45,7 +46,6 @@ mod not_freed;
 mod process;
 mod process_view;
 mod sites;
-mod torch;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -255,13 +255,13 @@ impl Ledger {
             EventKind::Lost(lost) => self.record_loss(event, lost),
             EventKind::Activity(activity) => self.process(event).apply_activity(activity),
             EventKind::Object(call) => self.process(event).object(event, *call),
-            EventKind::Tensor(call) => {
-                self.process(event).apply(event, call);
+            EventKind::Block(call) => {
+                self.process(event).apply_block(event, call);
                 self.record_framework_oom(event, call);
             }
-            EventKind::Torch(tracking) => {
-                self.update(event.pid, |process| process.set_tensor_tracking(event, *tracking));
-            }
+            EventKind::Allocator(allocator, tracking) => self.update(event.pid, |process| {
+                process.set_block_tracking(event, *allocator, *tracking);
+            }),
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
         }
     }

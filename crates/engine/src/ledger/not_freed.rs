@@ -53,7 +53,7 @@ impl NotFreedProcesses {
             key: process.key,
             name: process.name.clone(),
             identity: process.identity.clone(),
-            has_torch: process.torch.is_some(),
+            has_torch: process.allocators.torch().is_some(),
             rows,
         });
     }

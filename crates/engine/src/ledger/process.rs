@@ -14,6 +14,7 @@ use crate::model::{
 use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
 
 use super::activity::ProcessActivity;
+use super::allocators::Allocators;
 use super::change_log::ProcessChangeLog;
 use super::driver::context::Contexts;
 use super::driver::context::ends::ContextEnds;
@@ -32,7 +33,6 @@ use super::memory::thread::Threads;
 use super::memory::totals::{ByteSum, Totals};
 use super::sites::anomaly_log::AnomalyLog;
 use super::sites::table::SiteTable;
-use super::torch::cache::TorchCache;
 
 /// From this number of allocations on, they are removed in bulk.
 const BULK_END_THRESHOLD: usize = 1000;
@@ -47,6 +47,7 @@ pub(super) struct CallCounts {
     pub(super) unknown_frees: u64,
     pub(super) received: ReceivedCalls,
     pub(super) first_failed_allocation: Option<Timestamp>,
+    pub(super) first_allocation: Option<Timestamp>,
 }
 
 /// Limit of name changes per process: each name creates separate metric series.
@@ -104,8 +105,8 @@ pub(super) struct Process {
     pub(super) overhead: Overhead,
     /// Sites of its memory and objects.
     pub(super) sites: SiteTable,
-    /// Blocks of PyTorch's cache.
-    pub(super) torch: Option<Box<TorchCache>>,
+    /// Allocators inside the process, and their blocks.
+    pub(super) allocators: Allocators,
     /// Python references that keep the memory of sites alive.
     pub(super) kept_by: HashMap<SiteName, Arc<str>>,
     /// Anomalies.
@@ -296,6 +297,7 @@ impl Process {
     /// Adds an allocation to all lists and totals.
     pub(super) fn insert_allocation(&mut self, event: &Event, new: &NewAllocation) {
         self.counts.allocations += 1;
+        self.counts.first_allocation.get_or_insert(event.time);
         let thread = self.threads.of(event.tid, self.allocations.seed());
         self.evict_stale(new.key);
         new.device.into_iter().for_each(|device| self.devices.uses(device));
@@ -347,6 +349,7 @@ impl Process {
             live.is_some_and(|slot| self.allocations.slab[slot].kind == MemoryKind::Imported);
         if open {
             self.counts.allocations += 1;
+            self.counts.first_allocation.get_or_insert(event.time);
             self.reopened.add(key, 1);
             self.sites.reopen(site, kind, event.time);
         }

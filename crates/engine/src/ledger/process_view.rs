@@ -34,6 +34,7 @@ pub(super) fn process(
     } else {
         Default::default()
     };
+    let libraries = if is_listed { libraries::list(&process.sites, registry) } else { Vec::new() };
     // Ages in an ended process are those at its end.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
@@ -64,10 +65,10 @@ pub(super) fn process(
         api_misuse: process.api_misuse,
         activity: process.activity_view.clone(),
         objects: process.objects.views(),
-        torch: process.torch.as_deref().map(|torch| torch.view(process)),
+        allocators: process.allocators.views(process, &libraries),
         sites,
         sites_total,
-        libraries: if is_listed { libraries::list(&process.sites, registry) } else { Vec::new() },
+        libraries,
         overhead: process.overhead_view(registry),
         growth_per_hour: process.growth_per_hour(at),
         undecided: None,

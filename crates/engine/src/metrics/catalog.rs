@@ -10,6 +10,18 @@ const BY_GPU: LabelNames = &["gpu", "uuid"];
 const PROCESS: LabelNames = &["pid", "process", "program", "user", "container", "pod", "namespace"];
 const PROCESS_AND_GPU: LabelNames =
     &["gpu", "uuid", "pid", "process", "program", "user", "container", "pod", "namespace"];
+const PROCESS_AND_ALLOCATOR: LabelNames = &[
+    "gpu",
+    "uuid",
+    "pid",
+    "process",
+    "program",
+    "user",
+    "container",
+    "pod",
+    "namespace",
+    "allocator",
+];
 const CONTAINER: LabelNames = &["gpu", "uuid", "container", "pod", "namespace"];
 const SITE: LabelNames = &["site", "location"];
 const SUSPECT: LabelNames = &[
@@ -140,15 +152,16 @@ metrics! {
     POOL_RESERVED =
         Gauge("vramscope_process_pool_reserved_bytes", "bytes", PROCESS_AND_GPU, Processes),
         "Memory that pools hold on a GPU, if the program queried it";
-    CACHE_USED =
-        Gauge("vramscope_process_torch_allocated_bytes", "bytes", PROCESS_AND_GPU, Processes),
-        "Memory of tensors in the PyTorch cache, if tensors are tracked";
-    CACHE_RESERVED =
-        Gauge("vramscope_process_torch_reserved_bytes", "bytes", PROCESS_AND_GPU, Processes),
-        "Memory that the PyTorch cache holds, if tensors are tracked";
-    FRAGMENTATION =
-        Gauge("vramscope_process_torch_fragmentation_ratio", "ratio", PROCESS_AND_GPU, Processes),
-        "Share of the PyTorch cache that is free but fragmented";
+    CACHE_USED = Gauge(
+        "vramscope_process_allocator_allocated_bytes", "bytes", PROCESS_AND_ALLOCATOR, Processes),
+        "Memory of the blocks of an allocator in the process, such as PyTorch's, if it is tracked";
+    CACHE_RESERVED = Gauge(
+        "vramscope_process_allocator_reserved_bytes", "bytes", PROCESS_AND_ALLOCATOR, Processes),
+        "Memory that an allocator in the process holds, if it is tracked";
+    FRAGMENTATION = Gauge(
+        "vramscope_process_allocator_fragmentation_ratio", "ratio", PROCESS_AND_ALLOCATOR,
+        Processes),
+        "Share of the memory of an allocator in the process that is free but fragmented";
     PINNED = Gauge("vramscope_process_pinned_bytes", "bytes", PROCESS, Processes),
         "Pinned or registered host memory";
     MANAGED = Gauge("vramscope_process_managed_bytes", "bytes", PROCESS, Processes),

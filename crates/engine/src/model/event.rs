@@ -4,9 +4,9 @@
 pub use crate::model::loss::LostDelta;
 use crate::model::named::named_enum;
 use crate::model::{
-    AllocationKey, Container, ContextId, DeviceHolder, DeviceId, Frame, FunctionId, GpuActivity,
-    GpuId, GraphExecId, GraphId, MemoryKind, ObjectCall, PhysicalHandleId, Pid, PoolId,
-    ProcessIdentity, SiteId, StreamId, TensorEvent, TensorTracking, Tid, Timestamp,
+    AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, DeviceHolder,
+    DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MemoryKind, ObjectCall,
+    PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId, StreamId, Tid, Timestamp,
 };
 
 /// One event.
@@ -89,10 +89,10 @@ pub enum EventKind {
     Activity(GpuActivity),
     /// A CUDA object that is not itself memory was created or destroyed.
     Object(ObjectCall),
-    /// A framework's cache allocated or freed a block.
-    Tensor(TensorEvent),
-    /// A process has such a cache: whether its blocks are tracked.
-    Torch(TensorTracking),
+    /// An allocator inside the process allocated or freed a block.
+    Block(BlockEvent),
+    /// A process has such an allocator: whether its blocks are tracked.
+    Allocator(Allocator, BlockTracking),
     /// Frames of a site. May arrive after the first event that refers to the site, because
     /// symbolization takes time; the pid is unused.
     Site(SiteFrames),
@@ -187,6 +187,10 @@ impl FreeFunction {
             | MemoryKind::ManagedStatic
             | MemoryKind::Pageable
             | MemoryKind::Torch
+            | MemoryKind::CuPy
+            | MemoryKind::Xla
+            | MemoryKind::Rmm
+            | MemoryKind::OnnxRuntime
             | MemoryKind::Unknown => true,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::model::Allocator;
 use crate::model::named::named_enum;
 
 named_enum! {
@@ -40,6 +41,14 @@ named_enum! {
         /// Block that PyTorch's caching allocator handed out. The memory of the cache itself is counted
         /// where it was allocated from the driver.
         Torch => "torch",
+        /// Block of CuPy's memory pool.
+        CuPy => "cupy",
+        /// Block of XLA's allocator.
+        Xla => "xla",
+        /// Block of a memory resource of RMM.
+        Rmm => "rmm",
+        /// Block of the arena of ONNX Runtime.
+        OnnxRuntime => "onnxruntime",
         /// Kind in another tool's file that this version does not know.
         Unknown => "unknown",
     }
@@ -60,7 +69,7 @@ pub enum MemoryLayer {
     Host,
     /// Memory of another process.
     Imported,
-    /// Part of the memory of a framework's cache.
+    /// Part of the memory of an allocator inside the process.
     Cached,
     /// Unknown.
     Unknown,
@@ -85,7 +94,9 @@ impl MemoryKind {
             | Self::HostAsync
             | Self::Pageable => MemoryLayer::Host,
             Self::Imported => MemoryLayer::Imported,
-            Self::Torch => MemoryLayer::Cached,
+            Self::Torch | Self::CuPy | Self::Xla | Self::Rmm | Self::OnnxRuntime => {
+                MemoryLayer::Cached
+            }
             Self::Unknown => MemoryLayer::Unknown,
         }
     }
@@ -95,6 +106,18 @@ impl MemoryKind {
     /// only the driver knows the rest.
     pub const fn takes_device_memory(self) -> bool {
         matches!(self.layer(), MemoryLayer::Physical | MemoryLayer::Used)
+    }
+
+    /// The allocator inside the process that hands out blocks of this kind.
+    pub const fn allocator(self) -> Option<Allocator> {
+        match self {
+            Self::Torch => Some(Allocator::PyTorch),
+            Self::CuPy => Some(Allocator::CuPy),
+            Self::Xla => Some(Allocator::Xla),
+            Self::Rmm => Some(Allocator::Rmm),
+            Self::OnnxRuntime => Some(Allocator::OnnxRuntime),
+            _ => None,
+        }
     }
 
     /// Whether this is part of the memory of a pool.
@@ -156,6 +179,8 @@ mod tests {
     fn kinds_are_in_index_order() {
         for (i, kind) in MemoryKind::ALL.iter().enumerate() {
             assert_eq!(kind.index(), i);
+            let is_block = kind.layer() == MemoryLayer::Cached;
+            assert_eq!(kind.allocator().map(Allocator::kind), is_block.then_some(*kind));
         }
     }
 }

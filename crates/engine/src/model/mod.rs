@@ -1,5 +1,6 @@
 //! The data model: ids, units, events and the things they describe.
 
+mod allocator;
 pub mod change;
 mod driver;
 pub mod event;
@@ -9,16 +10,16 @@ pub mod memory_kind;
 pub mod named;
 mod process;
 pub mod stack;
-mod torch;
 pub mod trace_mode;
 pub mod units;
 
+pub use allocator::{blocks, caching_allocator};
 pub use driver::{activity, cuda_error, cuda_object, overhead};
 pub use process::{container, device_holder, holder, program};
-pub use torch::{caching_allocator, tensor};
 
 // The vocabulary is used everywhere, so its items are also here.
 pub use activity::*;
+pub use blocks::*;
 pub use caching_allocator::*;
 pub use change::*;
 pub use container::*;
@@ -33,6 +34,5 @@ pub use memory_kind::*;
 pub use overhead::*;
 pub use program::*;
 pub use stack::*;
-pub use tensor::*;
 pub use trace_mode::*;
 pub use units::*;

@@ -26,7 +26,7 @@ impl StackMode {
 named_enum! {
     /// What is recorded about blocks of PyTorch's caching allocator.
     #[derive(Default)]
-    pub enum TensorMode {
+    pub enum AllocatorMode {
         /// As `Full`, for processes whose memory grows.
         WhileGrowing => "auto",
         /// Allocations and frees, with the stacks of allocations.
@@ -39,7 +39,7 @@ named_enum! {
     }
 }
 
-impl TensorMode {
+impl AllocatorMode {
     /// Returns whether the allocator is traced.
     pub const fn is_enabled(self) -> bool {
         !matches!(self, Self::Off)

@@ -1,6 +1,6 @@
 //! Memory values that support a diagnosis.
 
-use crate::model::{Bytes, GpuId, Pid};
+use crate::model::{AllocatorPoolView, Bytes, GpuId, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
 
 use super::{OomContext, RequestedResource};
@@ -141,10 +141,12 @@ fn is_target_device(
 }
 
 fn cached(process: &ProcessView, oom: &OomContext<'_>) -> Option<(Bytes, bool)> {
-    let torch = process.torch.as_ref()?;
-    let devices = torch.devices.iter().filter(|view| is_target_device(process, oom, view.device));
+    let pools = process.allocators.iter().flat_map(|view| &view.pools);
+    let here = |pool: &&AllocatorPoolView| {
+        pool.device.is_some_and(|device| is_target_device(process, oom, device))
+    };
     let mut all = None;
-    for view in devices {
+    for view in pools.filter(here) {
         let (unused, exact): (Bytes, bool) = all.unwrap_or((Bytes(0), true));
         let exact = exact && view.fragmentation.is_ok();
         all = Some((Bytes(unused.0.saturating_add(view.cached().0)), exact));

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use super::Placement;
 use crate::leak::{Advice, advise};
 use crate::model::{
-    CallStack, GpuId, MemoryKind, MemoryLayer, Nanos, ObjectKind, Pid, SiteName, program_of_stack,
+    Allocator, CallStack, GpuId, MemoryKind, MemoryLayer, Nanos, ObjectKind, Pid, SiteName,
+    program_of_stack,
 };
 use crate::snapshot::{ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource, SiteVerdict};
@@ -15,8 +16,8 @@ use crate::verdict::{Confidence, Resource, SiteVerdict};
 pub enum LeakResource {
     /// Device memory.
     Device,
-    /// Blocks of a framework's cache, which is device memory.
-    Tensors,
+    /// Blocks of an allocator inside the process, which are in device memory.
+    Blocks(Allocator),
     /// Managed memory, on device or host.
     Managed,
     /// Host memory.
@@ -30,7 +31,7 @@ impl LeakResource {
     pub const fn of(resource: Resource) -> Self {
         match resource {
             Resource::Objects(kind) => Self::Objects(kind),
-            Resource::Tensors => Self::Tensors,
+            Resource::Blocks(allocator) => Self::Blocks(allocator),
             Resource::Memory(kind) => match kind.layer() {
                 MemoryLayer::Host => Self::Host,
                 MemoryLayer::Managed => Self::Managed,
@@ -42,7 +43,7 @@ impl LeakResource {
     /// Rank in lists: what fills a GPU, other memory, objects.
     const fn class(self) -> u8 {
         match self {
-            Self::Device | Self::Tensors => 0,
+            Self::Device | Self::Blocks(_) => 0,
             Self::Managed | Self::Host => 1,
             Self::Objects(_) => 2,
         }
@@ -50,14 +51,15 @@ impl LeakResource {
 
     /// Whether it fills the GPU.
     pub const fn is_device(self) -> bool {
-        matches!(self, Self::Device | Self::Tensors)
+        matches!(self, Self::Device | Self::Blocks(_))
     }
 
     /// Name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Device => "device_memory",
-            Self::Tensors => "tensors",
+            Self::Blocks(Allocator::PyTorch) => "tensors",
+            Self::Blocks(_) => "blocks",
             Self::Managed => "managed_memory",
             Self::Host => "host_memory",
             Self::Objects(_) => "objects",
@@ -215,7 +217,7 @@ impl<'a> Leak<'a> {
         }
         let kind = |member: &Member<'_>| match member.verdict.resource {
             Resource::Memory(kind) => Some(kind),
-            Resource::Tensors | Resource::Objects(_) => None,
+            Resource::Blocks(_) | Resource::Objects(_) => None,
         };
         // Graphs keep the memory of their captures.
         let is_graph = |member: &&&Member<'_>| {

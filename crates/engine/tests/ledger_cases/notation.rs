@@ -30,6 +30,7 @@
 //! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line overrides that.
 
 use engine::ledger::Ledger;
+use engine::model::blocks::{BlockEvent, BlockOp};
 use engine::model::container::{Container, ContainerRuntime, Pod};
 use engine::model::cuda_object::{ObjectCall, ObjectKind};
 use engine::model::event::{
@@ -42,7 +43,6 @@ use engine::model::ids::{
 };
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::Frame;
-use engine::model::tensor::{TensorEvent, TensorOp};
 use engine::model::units::Timestamp;
 
 /// Returns the ledger after a trace.
@@ -131,7 +131,7 @@ fn event_kind(words: &[&str], of_thread: bool) -> EventKind {
             bytes: size(rest[1]),
             only: rest.contains(&"only"),
         },
-        "tensor" => EventKind::Tensor(tensor(rest)),
+        "tensor" => EventKind::Block(tensor(rest)),
         "gpu_free" => EventKind::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "usage_lost" => EventKind::DriverUsageLost,
         "lost" => EventKind::Lost(lost(rest)),
@@ -354,18 +354,14 @@ fn decimal(word: &str) -> u64 {
 
 /// Parses `tensor ADDRESS SIZE gpuN siteN of ALLOCATED RESERVED`, or `tensor ADDRESS SIZE gpuN ends
 /// of …`.
-fn tensor(rest: &[&str]) -> TensorEvent {
+fn tensor(rest: &[&str]) -> BlockEvent {
     let (address, bytes) = (key(rest[0]).value, size(rest[1]));
     let site = find(rest, "site").map(|number| SiteId(number as u32));
     let of = rest.iter().position(|word| *word == "of").unwrap();
-    TensorEvent {
-        op: if rest.contains(&"ends") {
-            TensorOp::Freed { address, bytes }
-        } else {
-            TensorOp::Allocated { address, bytes, site }
-        },
-        device: device(rest).unwrap(),
-        allocated: size(rest[of + 1]),
-        reserved: size(rest[of + 2]),
-    }
+    let op = if rest.contains(&"ends") {
+        BlockOp::Freed { address, bytes }
+    } else {
+        BlockOp::Allocated { address, bytes, site }
+    };
+    BlockEvent::pytorch(op, device(rest).unwrap(), size(rest[of + 1]), size(rest[of + 2]))
 }

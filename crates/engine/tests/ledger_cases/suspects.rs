@@ -1,5 +1,6 @@
 //! Verdicts on sites, and anomalies.
 
+use engine::model::blocks::Allocator;
 use std::fmt::Write as _;
 
 use engine::verdict::{AnomalyKind, Confidence, Resource, Verdict};
@@ -202,7 +203,10 @@ fn cache(snapshot: &Snapshot) -> Option<&engine::verdict::SiteVerdict> {
 fn cache_that_grows_with_leaking_tensors_is_not_a_suspect() {
     let snapshot = with_tensors(40, |step| (5, step + 1));
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
-    assert_eq!((suspect.resource, &*suspect.frames[0].function), (Resource::Tensors, "keep"));
+    assert_eq!(
+        (suspect.resource, &*suspect.frames[0].function),
+        (Resource::Blocks(Allocator::PyTorch), "keep")
+    );
     // Its growth is listed with the tensors.
     assert_eq!(cache(&snapshot), None);
 }

@@ -2,12 +2,14 @@
 
 use engine::metrics::{SampleValue, SeriesLimits};
 use engine::model::activity::{CopyActivity, CopyDirection, GpuActivity};
+use engine::model::blocks::{
+    Allocator, AllocatorPoolView, AllocatorView, CacheFragmentation, FragmentationUnknown,
+};
 use engine::model::cuda_object::ObjectKind;
 use engine::model::event::{Allocate, EventKind, FailedCall};
 use engine::model::ids::{AllocationKey, DeviceId, FunctionId, GpuId, Pid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{SiteName, site_name};
-use engine::model::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::GpuView;
 use engine::verdict::{Confidence, Evidence, Resource, SiteVerdict, Verdict};
@@ -214,7 +216,7 @@ fn gpu_time_until_full_is_that_of_all_its_leaks() {
         suspect(Resource::Objects(ObjectKind::Graph), None, 3, None),
         // The same labels as the first: they are one series.
         suspect(Resource::Memory(MemoryKind::Device), Some(0), 1, Some(80)),
-        suspect(Resource::Tensors, Some(1), 5, Some(7)),
+        suspect(Resource::Blocks(Allocator::PyTorch), Some(1), 5, Some(7)),
     ];
     let free = |gpu: u16, bytes: u64| GpuView {
         gpu: GpuId(gpu),
@@ -252,9 +254,10 @@ fn gpu_time_until_full_is_that_of_all_its_leaks() {
 fn cache(
     device: u16,
     fragmentation: Result<CacheFragmentation, FragmentationUnknown>,
-) -> TorchDeviceView {
-    TorchDeviceView {
-        device: DeviceId(device),
+) -> AllocatorPoolView {
+    AllocatorPoolView {
+        device: Some(DeviceId(device)),
+        pool: 0,
         allocated: Bytes(60),
         reserved: Bytes(100),
         peak: Bytes(60),
@@ -278,14 +281,24 @@ fn fragmentation_ratio_is_exported_only_if_known() {
     let mut snapshot = fixture.snapshot();
     let fragmentation =
         CacheFragmentation { releasable: Bytes(15), fragmented: Bytes(25), largest_gap: Bytes(9) };
-    let devices = vec![cache(0, Ok(fragmentation)), cache(1, Err(FragmentationUnknown::TooMany))];
-    snapshot.processes[0].torch = Some(TorchView { devices, ..TorchView::default() });
+    let pools = vec![cache(0, Ok(fragmentation)), cache(1, Err(FragmentationUnknown::TooMany))];
+    let view = AllocatorView { pools, ..AllocatorView::empty(Allocator::PyTorch) };
+    let cupy = AllocatorView { allocator: Allocator::CuPy, ..view.clone() };
+    snapshot.processes[0].allocators = vec![view, cupy];
     let metrics = fixture.observe(&snapshot);
-    let ratio = "vramscope_process_torch_fragmentation_ratio";
-    assert_eq!(find(&metrics, ratio, &["GPU-0"]), Some(SampleValue::Real(0.25)));
-    assert_eq!(find(&metrics, ratio, &["GPU-1"]), None);
-    assert_eq!(whole(&metrics, "vramscope_process_torch_allocated_bytes", &["GPU-1"]), 60);
-    assert_eq!(whole(&metrics, "vramscope_process_torch_reserved_bytes", &["GPU-0"]), 100);
+    let ratio = "vramscope_process_allocator_fragmentation_ratio";
+    for allocator in ["pytorch", "cupy"] {
+        assert_eq!(find(&metrics, ratio, &["GPU-0", allocator]), Some(SampleValue::Real(0.25)));
+        assert_eq!(find(&metrics, ratio, &["GPU-1", allocator]), None);
+    }
+    assert_eq!(
+        whole(&metrics, "vramscope_process_allocator_allocated_bytes", &["GPU-1", "cupy"]),
+        60
+    );
+    assert_eq!(
+        whole(&metrics, "vramscope_process_allocator_reserved_bytes", &["GPU-0", "pytorch"]),
+        100
+    );
 }
 
 #[test]

@@ -41,7 +41,11 @@ pub const fn kind_name(kind: MemoryKind) -> Option<&'static str> {
         | MemoryKind::Physical
         | MemoryKind::Graph
         | MemoryKind::Async
-        | MemoryKind::Torch => "CUDA_MEMOPR_MEMORY_KIND_DEVICE",
+        | MemoryKind::Torch
+        | MemoryKind::CuPy
+        | MemoryKind::Xla
+        | MemoryKind::Rmm
+        | MemoryKind::OnnxRuntime => "CUDA_MEMOPR_MEMORY_KIND_DEVICE",
         MemoryKind::Array => "CUDA_MEMOPR_MEMORY_KIND_ARRAY",
         MemoryKind::Managed => "CUDA_MEMOPR_MEMORY_KIND_MANAGED",
         MemoryKind::Pinned

@@ -1,11 +1,11 @@
 //! Rows of events: each is declared once, and encoded and decoded from that.
 
 use engine::model::{
-    AddressType, Allocate, AllocationKey, ContextCall, ContextId, CopyActivity, CopyDirection,
-    DeviceId, EventKind, Free, FreeFunction, GpuActivity, GpuId, GraphCall, GraphExecId, GraphId,
-    KernelId, KernelLaunches, Language, LaunchShape, LaunchTarget, MemoryKind, MemoryLocation,
-    NameSource, ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId,
-    StreamId, TensorOp, TensorsUnavailable, UnknownReason, UnnamedReason, VmmCall,
+    AddressType, Allocate, AllocationKey, Allocator, BlockOp, BlocksUnavailable, ContextCall,
+    ContextId, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction, GpuActivity,
+    GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language, LaunchShape,
+    LaunchTarget, MemoryKind, MemoryLocation, NameSource, ObjectCall, ObjectKind, PhysicalHandleId,
+    PoolCall, PoolId, ProcessInfo, SiteId, StreamId, UnknownReason, UnnamedReason, VmmCall,
 };
 
 use super::read::row_cells::{RowCells, RowError};
@@ -103,7 +103,8 @@ macro_rules! word_cells {
 word_cells! {
     AddressType AddressType::name, CopyDirection CopyDirection::name,
     FreeFunction FreeFunction::name, Language Language::name,
-    NameSource NameSource::name => NameSource::Call, ObjectKind ObjectKind::name, TensorsUnavailable TensorsUnavailable::name,
+    NameSource NameSource::name => NameSource::Call, ObjectKind ObjectKind::name, BlocksUnavailable BlocksUnavailable::name,
+    Allocator Allocator::name => Allocator::PyTorch,
     UnknownReason reason_name, UnnamedReason UnnamedReason::name,
 }
 
@@ -380,7 +381,7 @@ call_rows! {
         "object_create" Created { kind: Kind, handle: Handle, context: Context, site: SiteId },
         "object_destroy" Destroyed { kind: Kind, handle: Handle },
     }
-    TensorOp {
+    BlockOp {
         "tensor_alloc" Allocated { address: Address, bytes: Bytes, site: SiteId },
         "tensor_free" Freed { address: Address, bytes: Bytes },
         "tensor_oom" OutOfMemory { bytes: Bytes, site: SiteId },

@@ -4,6 +4,9 @@ use engine::model::activity::{
     CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
     NameSource, UnnamedReason,
 };
+use engine::model::blocks::{
+    Allocator, AllocatorTotals, BlockEvent, BlockOp, BlockTracking, BlocksUnavailable,
+};
 use engine::model::container::{Container, ContainerRuntime, Pod};
 use engine::model::cuda_object::{ObjectCall, ObjectKind};
 use engine::model::event::{
@@ -17,7 +20,6 @@ use engine::model::ids::{
 use engine::model::memory_kind::MemoryKind;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, Language, UnknownReason};
-use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking, TensorsUnavailable};
 use engine::model::units::Timestamp;
 use proptest::collection::vec;
 use proptest::option;
@@ -361,13 +363,20 @@ fn site_frames() -> impl Strategy<Value = EventKind> {
 fn tensor() -> impl Strategy<Value = EventKind> {
     let op = prop_oneof![
         (any::<(u64, u64)>(), site())
-            .prop_map(|((address, bytes), site)| { TensorOp::Allocated { address, bytes, site } }),
-        any::<(u64, u64)>().prop_map(|(address, bytes)| TensorOp::Freed { address, bytes }),
-        (any::<u64>(), site()).prop_map(|(bytes, site)| TensorOp::OutOfMemory { bytes, site }),
+            .prop_map(|((address, bytes), site)| { BlockOp::Allocated { address, bytes, site } }),
+        any::<(u64, u64)>().prop_map(|(address, bytes)| BlockOp::Freed { address, bytes }),
+        (any::<u64>(), site()).prop_map(|(bytes, site)| BlockOp::OutOfMemory { bytes, site }),
     ];
-    (op, device(), any::<(u64, u64)>()).prop_map(|(op, device, (allocated, reserved))| {
-        EventKind::Tensor(TensorEvent { op, device, allocated, reserved })
+    let totals = any::<(u64, u64)>()
+        .prop_map(|(allocated, reserved)| AllocatorTotals { allocated, reserved });
+    let pool = (allocator(), any::<u64>(), option::of(device()), option::of(totals));
+    (op, pool).prop_map(|(op, (allocator, pool, device, totals))| {
+        EventKind::Block(BlockEvent { allocator, op, pool, device, totals })
     })
+}
+
+fn allocator() -> impl Strategy<Value = Allocator> {
+    proptest::sample::select(&Allocator::ALL[..])
 }
 
 fn container() -> impl Strategy<Value = EventKind> {
@@ -390,9 +399,9 @@ fn container() -> impl Strategy<Value = EventKind> {
     )
 }
 
-fn watch() -> impl Strategy<Value = TensorTracking> {
-    let reason = select(TensorsUnavailable::ALL.to_vec()).prop_map(TensorTracking::Unavailable);
-    prop_oneof![Just(TensorTracking::Active), reason]
+fn watch() -> impl Strategy<Value = BlockTracking> {
+    let reason = select(BlocksUnavailable::ALL.to_vec()).prop_map(BlockTracking::Unavailable);
+    prop_oneof![Just(BlockTracking::Active), reason]
 }
 
 /// Fails to compile when there is a new event, which then belongs in [`kind`].
@@ -420,8 +429,8 @@ fn listed(kind: &EventKind) {
         | EventKind::Lost(_)
         | EventKind::Activity(_)
         | EventKind::Object(_)
-        | EventKind::Tensor(_)
-        | EventKind::Torch(_)
+        | EventKind::Block(_)
+        | EventKind::Allocator(..)
         | EventKind::Site(_) => {}
     }
 }
@@ -455,7 +464,7 @@ fn kind() -> BoxedStrategy<EventKind> {
         object().prop_map(EventKind::Object),
         site_frames(),
         tensor(),
-        watch().prop_map(EventKind::Torch),
+        (allocator(), watch()).prop_map(|(allocator, to)| EventKind::Allocator(allocator, to)),
     ]
     .boxed()
 }

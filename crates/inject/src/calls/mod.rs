@@ -1,5 +1,6 @@
 //! A wrapped call: kept at entry, recorded at return, as in `call.h`.
 
+mod block;
 mod context;
 mod copy;
 pub(crate) mod emit;
@@ -9,7 +10,6 @@ mod launch;
 pub(crate) mod loss;
 pub(crate) mod python;
 pub(crate) mod stack;
-mod tensor;
 pub(crate) mod thread;
 
 use self::stack::StackRef;
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
     }
     let Some(row) = process::row(frame.hook) else { return PASS };
     if row.hook.action == TENSOR_ACTION {
-        tensor::enter(frame, row);
+        block::enter(frame, row);
         return PASS;
     }
     match u32::from(row.hook.action) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::cli::{CommonArgs, TorchArgs, TorchSpam};
+use crate::cli::{AllocatorArgs, CommonArgs, TorchSpam};
 use crate::{print_line, signals};
 
 macro_rules! functions {
@@ -184,7 +184,11 @@ fn keep_history(cache: &Cache, device: i32, bytes: u64) -> anyhow::Result<u64> {
 
 /// Allocates weights that stay until the end, temporary tensors in each step, and optionally one
 /// that is kept.
-pub(crate) fn train(common: &CommonArgs, options: &TorchArgs, leaks: bool) -> anyhow::Result<()> {
+pub(crate) fn train(
+    common: &CommonArgs,
+    options: &AllocatorArgs,
+    leaks: bool,
+) -> anyhow::Result<()> {
     let (cache, device) = (Cache::load(common.device)?, common.device);
     let held = weights(&cache, device)?;
     if options.wait_loaded {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use engine::ledger::Ledger;
 use engine::model::{
-    Bytes, DeviceFilter, DeviceId, Event, EventKind, FailedCall, FunctionId, GpuId, Holder,
-    MemoryKind, MemoryLocation, OUT_OF_MEMORY, ObjectCall, Pid, SiteFrames, SiteId, SiteName,
-    TensorEvent, TensorOp, Timestamp, VmmCall,
+    BlockEvent, BlockOp, Bytes, DeviceFilter, DeviceId, Event, EventKind, FailedCall, FunctionId,
+    GpuId, Holder, MemoryKind, MemoryLocation, OUT_OF_MEMORY, ObjectCall, Pid, SiteFrames, SiteId,
+    SiteName, Timestamp, VmmCall,
 };
 use formats::report::incident::{Requester, Trigger};
 use formats::sanitize::sanitize;
@@ -131,8 +131,8 @@ impl IncidentCollector {
                 self.on_oom(event, failed, ledger);
             }
             // PyTorch gives up after the driver's errors, or at a limit of its own.
-            EventKind::Tensor(TensorEvent {
-                op: TensorOp::OutOfMemory { bytes, site },
+            EventKind::Block(BlockEvent {
+                op: BlockOp::OutOfMemory { bytes, site },
                 device,
                 ..
             }) => {
@@ -141,7 +141,7 @@ impl IncidentCollector {
                     code: OUT_OF_MEMORY,
                     requested: Some((MemoryKind::Device, *bytes)),
                     freed: None,
-                    device: Some(*device),
+                    device: *device,
                     context: None,
                     site: *site,
                 };
@@ -413,9 +413,9 @@ const fn site(kind: &EventKind) -> Option<SiteId> {
         EventKind::Failed(failed) => failed.site,
         EventKind::Vmm(VmmCall::Create { site, .. }) => *site,
         EventKind::Object(ObjectCall::Created { site, .. }) => *site,
-        EventKind::Tensor(call) => match call.op {
-            TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => site,
-            TensorOp::Freed { .. } => None,
+        EventKind::Block(call) => match call.op {
+            BlockOp::Allocated { site, .. } | BlockOp::OutOfMemory { site, .. } => site,
+            BlockOp::Freed { .. } => None,
         },
         _ => None,
     }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use engine::model::{
-    ContextCall, ContextId, DeviceId, Event, EventKind, GpuId, Pid, PoolCall, PoolId,
-    ProcessIdentity, ProcessInfo, TensorTracking, Tid, Timestamp,
+    Allocator, BlockTracking, ContextCall, ContextId, DeviceId, Event, EventKind, GpuId, Pid,
+    PoolCall, PoolId, ProcessIdentity, ProcessInfo, Tid, Timestamp,
 };
 
 /// Maximum number of processes; of others only the recent events are known.
@@ -27,7 +27,7 @@ struct PriorProcess {
     gpus: Option<Box<[Option<GpuId>]>>,
     contexts: BTreeMap<ContextId, DeviceId>,
     pools: BTreeMap<PoolId, PoolCall>,
-    torch: Option<TensorTracking>,
+    allocators: BTreeMap<Allocator, BlockTracking>,
 }
 
 impl PriorState {
@@ -62,7 +62,9 @@ impl PriorState {
             EventKind::Gpus(gpus) => {
                 self.with(event.pid, |process| process.gpus = Some(gpus.clone()))
             }
-            EventKind::Torch(torch) => self.with(event.pid, |process| process.torch = Some(*torch)),
+            EventKind::Allocator(allocator, tracking) => self.with(event.pid, |process| {
+                process.allocators.insert(*allocator, *tracking);
+            }),
             EventKind::Context(change) => self.with(event.pid, |process| process.context(*change)),
             EventKind::Pool(call) => self.with(event.pid, |process| process.pool(*call)),
             _ => {}
@@ -103,7 +105,9 @@ impl PriorState {
                 push(EventKind::Context(ContextCall::Learned { context, device }));
             }
             process.pools.values().for_each(|call| push(EventKind::Pool(*call)));
-            process.torch.iter().for_each(|torch| push(EventKind::Torch(*torch)));
+            for (allocator, tracking) in &process.allocators {
+                push(EventKind::Allocator(*allocator, *tracking));
+            }
         }
         events
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use capture::session::{ActivityOptions, SessionOptions, Target, TensorMode};
+use capture::session::{ActivityOptions, AllocatorMode, SessionOptions, Target};
 use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::export::ReportContext;
 
@@ -27,7 +27,7 @@ pub(super) fn observe(
     let live = LiveTrace::start(SessionOptions {
         drivers: options.driver.clone(),
         activity: Some(ActivityOptions::default()),
-        tensors: TensorMode::Totals,
+        allocators: AllocatorMode::Totals,
         ..SessionOptions::new(Target::All)
     })?;
     let mut state = LiveState::new(&live);

@@ -19,7 +19,7 @@ use capture::command;
 use capture::in_process::CollectorDir;
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, SessionOptions, Target};
-use engine::model::{Bytes, GpuId, Nanos, Pid, StackMode, TensorMode};
+use engine::model::{AllocatorMode, Bytes, GpuId, Nanos, Pid, StackMode};
 use engine::snapshot::{ListScope, SnapshotOptions};
 use formats::report::view::gpu_facts;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -114,7 +114,7 @@ pub(crate) fn trace_options<'a>(
         view: LiveView::of(options.by, options.allocations, format)?,
         objects: !options.objects.no_objects,
         stacks,
-        tensors: tensors(options.torch.torch, stacks),
+        allocators: allocators(options.allocators.allocators, stacks),
         stack_depth: options.stack_depth,
         wrappers: &options.wrappers.wrapper,
         user: options.user.as_deref(),
@@ -170,7 +170,7 @@ pub(crate) struct TraceOptions<'a> {
     /// CUDA objects (streams, events and the like) are tracked.
     pub(crate) objects: bool,
     pub(crate) stacks: StackMode,
-    pub(crate) tensors: TensorMode,
+    pub(crate) allocators: AllocatorMode,
     pub(crate) stack_depth: Option<usize>,
     /// Functions that are never the headline of a call stack.
     pub(crate) wrappers: &'a [String],
@@ -196,7 +196,7 @@ impl<'a> TraceOptions<'a> {
             view: LiveView::Overview,
             objects: true,
             stacks: StackMode::Full,
-            tensors: TensorMode::Off,
+            allocators: AllocatorMode::Off,
             stack_depth: None,
             wrappers: &[],
             user: None,
@@ -329,10 +329,11 @@ fn outputs(settings: &TraceOptions<'_>) -> Result<(Option<Planned>, Option<Plann
     Ok((reports, recording))
 }
 
-/// Returns the tensor mode that `--torch` selects. Without call stacks, tensors cannot be attributed
+/// Returns the tensor mode that `--allocators` selects. Without call stacks, tensors cannot be attributed
 /// to lines.
-pub(crate) fn tensors(mode: Option<TensorMode>, stacks: StackMode) -> TensorMode {
-    let default = if stacks.is_enabled() { TensorMode::WhileGrowing } else { TensorMode::Off };
+pub(crate) fn allocators(mode: Option<AllocatorMode>, stacks: StackMode) -> AllocatorMode {
+    let default =
+        if stacks.is_enabled() { AllocatorMode::WhileGrowing } else { AllocatorMode::Off };
     mode.unwrap_or(default)
 }
 
@@ -415,7 +416,7 @@ fn session_options(settings: &TraceOptions<'_>, target: Target) -> Result<Sessio
         activity: settings.activity,
         objects: settings.objects,
         stacks: settings.stacks,
-        tensors: settings.tensors,
+        allocators: settings.allocators,
         stack_ring_bytes: ring(options.stack_ring_size, stack_ring_bytes)?,
         empty_probes: options.empty_probes,
         ..SessionOptions::new(target)

@@ -7,7 +7,7 @@ use anyhow::Result;
 use engine::model::{StackMode, Timestamp};
 use formats::WallClock;
 
-use super::{TraceOptions, activity_if_enabled, run_trace, tensors};
+use super::{TraceOptions, activity_if_enabled, allocators, run_trace};
 use crate::io::output;
 use crate::{Outcome, cli};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(options: &cli::RecordArgs) -> Result<Outcome> {
         activity: activity_if_enabled(options.kernels, &options.launches)?,
         objects: !options.objects.no_objects,
         stacks,
-        tensors: tensors(options.torch.torch, stacks),
+        allocators: allocators(options.allocators.allocators, stacks),
         user: options.user.as_deref(),
         ..TraceOptions::new(&options.target, PROGRESS_INTERVAL)
     })

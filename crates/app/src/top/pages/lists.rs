@@ -7,7 +7,7 @@ use engine::snapshot::{ProcessView, SiteView};
 use engine::verdict::{SiteVerdict, Verdict};
 use engine::view::{Leak, ProcessState};
 use formats::report::tables::processes::{self, ProcessColumn};
-use formats::report::tables::{allocations, incidents, kernels, leaks, objects, sites, tensors};
+use formats::report::tables::{allocations, allocators, incidents, kernels, leaks, objects, sites};
 
 use crate::top::keys::order_of;
 use crate::top::pages::listing::{Listing, Row, Target, id_of};
@@ -157,22 +157,24 @@ fn wanted<'a>(
 fn of_tensors<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     let mut rows = Vec::new();
     for (host, row) in wanted(shown, state) {
-        let Some(torch) = &row.process.torch else { continue };
-        rows.extend(torch.devices.iter().map(|device| (host, row, torch, Some(device))));
-        if torch.devices.is_empty() {
-            rows.push((host, row, torch, None));
+        for view in &row.process.allocators {
+            rows.extend(view.pools.iter().map(|pool| (host, row, view, Some(pool))));
+            if view.pools.is_empty() {
+                rows.push((host, row, view, None));
+            }
         }
     }
     Listing::of(
-        tensors::COLUMNS.to_vec(),
+        allocators::COLUMNS.to_vec(),
         rows,
-        "No process uses PyTorch's caching allocator.",
-        |(host, row, _, device)| {
-            id_of((*host, row.process.key, device.map(|device| device.device)))
+        "No process uses an allocator that is known, such as PyTorch's.",
+        |(host, row, view, pool)| {
+            let pool = pool.map(|pool| (pool.device, pool.pool));
+            id_of((*host, row.process.key, view.allocator, pool))
         },
-        |(host, row, torch, device)| {
-            let unavailable = || tensors::unavailable_cells(row, torch);
-            let cells = device.map_or_else(unavailable, |device| tensors::cells(row, device));
+        |(host, row, view, pool)| {
+            let unavailable = || allocators::unavailable_cells(row, view);
+            let cells = pool.map_or_else(unavailable, |pool| allocators::cells(row, view, pool));
             plain_row(cells, *host, row.process.key)
         },
     )

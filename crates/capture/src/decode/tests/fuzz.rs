@@ -191,7 +191,7 @@ impl Coverage {
 fn body_name(body: &RecordBody) -> &'static str {
     match body {
         RecordBody::Call(_) => "call",
-        RecordBody::Tensor(_) => "tensor",
+        RecordBody::Block(_) => "tensor",
         RecordBody::Process(_) => "process",
         RecordBody::ThreadName(_) => "thread name",
         RecordBody::Exec(_) => "exec",
@@ -213,7 +213,7 @@ fn event_name(kind: &EventKind) -> &'static str {
         EventKind::Lost(_) => "lost",
         EventKind::Object(_) => "object",
         EventKind::Pool(_) => "pool",
-        EventKind::Tensor(_) => "tensor",
+        EventKind::Block(_) => "tensor",
         EventKind::ThreadExit => "thread exit",
         EventKind::ThreadName(_) => "thread name",
         EventKind::Vmm(_) => "vmm",

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use engine::model::blocks::{Allocator, BlocksUnavailable};
 use engine::model::ids::Pid;
-use engine::model::tensor::TensorsUnavailable;
 
 use super::super::load::bpf_object::{LoadedObject, ProbeSet};
 use super::super::{SessionOptions, Target, unique};
@@ -88,17 +88,21 @@ pub enum Notice {
         /// The error.
         reason: String,
     },
-    /// PyTorch's caching allocator is traced.
-    TorchAttached {
+    /// An allocator inside a process is traced.
+    AllocatorAttached {
+        /// The allocator.
+        allocator: Allocator,
         /// The probed library.
         path: PathBuf,
     },
-    /// Tensors of a process cannot be traced.
-    TensorsUnavailable {
+    /// Blocks of an allocator of a process cannot be traced.
+    BlocksUnavailable {
         /// The process.
         pid: Pid,
+        /// The allocator.
+        allocator: Allocator,
         /// The reason.
-        reason: TensorsUnavailable,
+        reason: BlocksUnavailable,
     },
     /// An unused library was detached.
     Detached {
@@ -112,7 +116,7 @@ impl Notice {
     #[must_use]
     pub const fn is_warning(&self) -> bool {
         match self {
-            Self::Attached { .. } | Self::TorchAttached { .. } | Self::Detached { .. } => false,
+            Self::Attached { .. } | Self::AllocatorAttached { .. } | Self::Detached { .. } => false,
             Self::Wrapped { missing, .. } => !missing.is_empty(),
             _ => true,
         }
@@ -151,8 +155,9 @@ pub(crate) struct DriverAttachments {
     new_processes: Vec<Pid>,
     /// Executable mappings since the last drain.
     mapped: Vec<Mapping>,
-    /// Processes that mapped a PyTorch library since the last drain; true if some may be missing.
-    torch: (Vec<Pid>, bool),
+    /// Processes that mapped a library with an allocator since the last drain; true if some may be
+    /// missing.
+    allocators: (Vec<Pid>, bool),
     notices: Vec<Notice>,
 }
 
@@ -180,7 +185,7 @@ impl DriverAttachments {
             watch,
             new_processes: Vec::new(),
             mapped: Vec::new(),
-            torch: (Vec::new(), false),
+            allocators: (Vec::new(), false),
             notices,
         }
     }
@@ -222,8 +227,8 @@ impl DriverAttachments {
         let mut batch = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
         self.new_processes.extend_from_slice(&batch.pids);
         self.mapped.append(&mut batch.mapped);
-        self.torch.0.append(&mut batch.torch);
-        self.torch.1 |= batch.overflowed;
+        self.allocators.0.append(&mut batch.allocators);
+        self.allocators.1 |= batch.overflowed;
         if rescan || batch.overflowed {
             self.scan_processes(loaded)?;
             self.detach_unused();
@@ -280,10 +285,10 @@ impl DriverAttachments {
         std::mem::take(&mut self.mapped)
     }
 
-    /// Returns processes that mapped a PyTorch library since the last call, and whether some may be
+    /// Returns processes that mapped a library with an allocator since the last call, and whether some may be
     /// missing.
-    pub(crate) fn drain_torch_mmaps(&mut self) -> (Vec<Pid>, bool) {
-        std::mem::take(&mut self.torch)
+    pub(crate) fn drain_allocator_mmaps(&mut self) -> (Vec<Pid>, bool) {
+        std::mem::take(&mut self.allocators)
     }
 
     pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {

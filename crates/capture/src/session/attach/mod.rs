@@ -1,8 +1,8 @@
-//! Attaches the probes to drivers and to PyTorch.
+//! Attaches the probes to drivers and to allocators.
 
+pub(super) mod allocators;
 pub(super) mod context_discovery;
 pub(super) mod drivers;
 mod growth;
 pub(super) mod probes;
 pub(super) mod retry;
-pub(super) mod torch;

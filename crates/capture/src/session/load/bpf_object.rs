@@ -14,7 +14,7 @@ use crate::decode::element_table;
 use crate::error::Error;
 use crate::hooks::HOOKS;
 use crate::plan::AttachMode;
-use crate::session::trace_mode::{StackMode, TensorMode, WireMode};
+use crate::session::trace_mode::{AllocatorMode, StackMode, WireMode};
 use crate::wire::{self, ToWire};
 
 pub(in crate::session) static BPF_OBJECT: &[u8] =
@@ -46,8 +46,8 @@ pub(crate) struct LoadConfig {
     pub(crate) objects: bool,
     /// Stacks of calls that allocate memory or create an object.
     pub(crate) stacks: StackMode,
-    /// What is recorded about blocks of PyTorch's caching allocator.
-    pub(crate) tensors: TensorMode,
+    /// What is recorded about blocks of allocators in processes.
+    pub(crate) allocators: AllocatorMode,
     /// The kernel has `bpf_loop`. Without it stacks are shorter and there are no Python stacks.
     pub(crate) loops: bool,
     pub(crate) stack_ring_bytes: u32,
@@ -61,9 +61,9 @@ impl LoadConfig {
         if self.empty_probes { ProbeSet::EmptyEntryAndReturn } else { ProbeSet::Calls }
     }
 
-    /// Returns the programs for PyTorch's caching allocator.
-    pub(crate) const fn tensors(&self) -> ProbeSet {
-        if self.empty_probes { ProbeSet::EmptyEntry } else { ProbeSet::Tensors }
+    /// Returns the programs for allocators in processes.
+    pub(crate) const fn block_probes(&self) -> ProbeSet {
+        if self.empty_probes { ProbeSet::EmptyEntry } else { ProbeSet::Blocks }
     }
 }
 
@@ -138,8 +138,8 @@ pub(crate) enum ProbeSet {
     Calls,
     /// Launches, which are counted.
     Launches,
-    /// Blocks of PyTorch's caching allocator, one record each.
-    Tensors,
+    /// Blocks of allocators in processes, one record each.
+    Blocks,
     /// An empty program at entry, for measurements.
     EmptyEntry,
     /// An empty program at entry and return, for measurements.
@@ -154,7 +154,7 @@ impl ProbeSet {
 
     /// Returns whether one program serves both sides of a call, if the kernel supports that.
     pub(crate) const fn is_session(self) -> bool {
-        !matches!(self, Self::EmptyEntry | Self::Tensors)
+        !matches!(self, Self::EmptyEntry | Self::Blocks)
     }
 }
 
@@ -167,8 +167,8 @@ pub(crate) const fn programs(
         (ProbeSet::Calls, AttachMode::Session) => ("call_session", None),
         (ProbeSet::Calls, AttachMode::Multi) => ("call_multi_enter", Some("call_multi_return")),
         (ProbeSet::Calls, AttachMode::Single) => ("call_single_enter", Some("call_single_return")),
-        (ProbeSet::Tensors, AttachMode::Session | AttachMode::Multi) => ("tensor_multi", None),
-        (ProbeSet::Tensors, AttachMode::Single) => ("tensor_single", None),
+        (ProbeSet::Blocks, AttachMode::Session | AttachMode::Multi) => ("block_multi", None),
+        (ProbeSet::Blocks, AttachMode::Single) => ("block_single", None),
         (ProbeSet::EmptyEntry, _) => ("empty_launch", None),
         (ProbeSet::EmptyEntryAndReturn, _) => ("empty_call", None),
         (ProbeSet::Launches, AttachMode::Session) => ("launch_session", None),
@@ -186,8 +186,10 @@ impl LoadedObject {
         wanted.extend(leave);
         let launches = |options| programs(config.attach_mode, ProbeSet::launches(options)).0;
         wanted.extend(config.activity.map(launches));
-        let tensors =
-            config.tensors.is_enabled().then(|| programs(config.attach_mode, config.tensors()).0);
+        let tensors = config
+            .allocators
+            .is_enabled()
+            .then(|| programs(config.attach_mode, config.block_probes()).0);
         wanted.extend(tensors);
         let mut open = open(&config, &wanted)?;
         for mut map in open.maps_mut() {
@@ -301,12 +303,12 @@ fn open(config: &LoadConfig, wanted: &[&str]) -> Result<OpenObject, Error> {
     let activity = config.activity.unwrap_or_default();
     let load_config = wire::LoadConfig {
         wakeup_at: u64::from(config.ring_bytes / 4),
-        tensor_ring_limit: u64::from(config.ring_bytes / 2),
+        block_ring_limit: u64::from(config.ring_bytes / 2),
         filter,
         tracer_pid: std::process::id(),
         cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u32,
         stacks: config.stacks.wire(),
-        tensors: config.tensors.wire(),
+        blocks: config.allocators.wire(),
         use_task_storage: config.task_storage.into(),
         use_stack_windows: config.stack_windows.into(),
         count_activity: config.activity.is_some().into(),

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::files::mappings;
 use crate::plan::host_info::HostInfo;
 use crate::plan::{self, AttachMode};
-use crate::session::trace_mode::{StackMode, TensorMode};
+use crate::session::trace_mode::{AllocatorMode, StackMode};
 use crate::wire;
 
 /// Small enough for any kernel's limits.
@@ -39,7 +39,7 @@ pub(crate) fn test_attach_mode(host: &HostInfo, attach_mode: AttachMode) -> Resu
         activity: None,
         objects: false,
         stacks: StackMode::Off,
-        tensors: TensorMode::Off,
+        allocators: AllocatorMode::Off,
         loops: false,
         stack_ring_bytes: SELF_TEST_RING_BYTES,
         empty_probes: false,

@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 
 use crate::model::{
-    Bytes, CallStack, DeviceId, Event, EventKind, FailedCall, GpuId, MemoryKind, Pid, SiteId,
-    TensorEvent, TensorOp, Tid, VmmCall,
+    BlockEvent, BlockOp, Bytes, CallStack, DeviceId, Event, EventKind, FailedCall, GpuId,
+    MemoryKind, Pid, SiteId, Tid, VmmCall,
 };
 use crate::snapshot::{FrameworkOom, OutOfMemory};
 
@@ -41,13 +41,14 @@ impl Ledger {
         };
         let device = process.requested_device(failed);
         let requested = failed.requested.map(|(kind, bytes)| (kind, Bytes(bytes)));
-        let retry = requested.filter(|_| process.torch.is_some()).map(|(_, bytes)| OomRetry {
-            pid: event.pid,
-            tid: event.tid,
-            index: self.out_of_memory.len(),
-            requested: bytes.0,
-            live: process.totals.live,
-        });
+        let retry =
+            requested.filter(|_| process.allocators.torch().is_some()).map(|(_, bytes)| OomRetry {
+                pid: event.pid,
+                tid: event.tid,
+                index: self.out_of_memory.len(),
+                requested: bytes.0,
+                live: process.totals.live,
+            });
         let before = self.oom_retries.iter().find(|one| one.is_of(event)).copied();
         if before.zip(retry).is_some_and(|(before, retry)| before.requested == retry.requested) {
             // The same request again, after some cached memory was freed.
@@ -61,18 +62,18 @@ impl Ledger {
     }
 
     /// Records that PyTorch's allocator gave up; the driver's rejections before are the same error.
-    pub(crate) fn record_framework_oom(&mut self, event: &Event, call: &TensorEvent) {
-        let TensorOp::OutOfMemory { bytes, site } = call.op else { return };
-        let framework = Some(FrameworkOom {
+    pub(crate) fn record_framework_oom(&mut self, event: &Event, call: &BlockEvent) {
+        let BlockOp::OutOfMemory { bytes, site } = call.op else { return };
+        let framework = call.totals.map(|totals| FrameworkOom {
             requested: Bytes(bytes),
-            allocated: Bytes(call.allocated),
-            reserved: Bytes(call.reserved),
+            allocated: Bytes(totals.allocated),
+            reserved: Bytes(totals.reserved),
         });
         let known = self.oom_retries.iter().position(|one| one.is_of(event));
         let known = known.map(|position| self.oom_retries.swap_remove(position).index);
         if known.is_none() {
             let requested = Some((MemoryKind::Device, Bytes(bytes)));
-            self.list_oom(event, Some(call.device), requested, site);
+            self.list_oom(event, call.device, requested, site);
         }
         let index = known.unwrap_or(self.out_of_memory.len().saturating_sub(1));
         let listed = self.out_of_memory.get_mut(index);

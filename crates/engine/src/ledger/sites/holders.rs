@@ -83,7 +83,7 @@ impl Ledger {
     /// Unused memory of a process's PyTorch cache on a device, if tensors are tracked.
     pub fn cached(&self, pid: Pid, device: DeviceId) -> Option<Bytes> {
         let process = self.running.get(&pid)?;
-        process.torch.as_deref()?.unused_bytes(device, process)
+        process.allocators.torch()?.unused_bytes(device, process)
     }
 
     /// Adds names and frames that were resolved in the meantime to the sites of holders. Keeps the

@@ -7,7 +7,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::anomaly::SiteBaseline;
 use crate::leak::{MajorityDevice, Track};
-use crate::model::{DeviceId, EndReason, MemoryKind, ObjectKind, SiteId, Tid, Timestamp};
+use crate::model::{
+    DeviceId, EndReason, MemoryKind, MemoryLayer, ObjectKind, SiteId, Tid, Timestamp,
+};
 
 use super::super::memory::allocation::AllocationEntry;
 use super::super::memory::totals::ByteSum;
@@ -48,15 +50,15 @@ impl ResourceKind {
         matches!(self, Self::Memory(kind) if kind.takes_device_memory())
     }
 
-    /// Whether these are blocks of a framework's cache: an annotation of memory that is counted
+    /// Whether these are blocks of an allocator inside the process: an annotation of memory that is counted
     /// elsewhere.
-    pub(crate) const fn is_tensors(self) -> bool {
-        matches!(self, Self::Memory(MemoryKind::Torch))
+    pub(crate) const fn is_blocks(self) -> bool {
+        matches!(self, Self::Memory(kind) if matches!(kind.layer(), MemoryLayer::Cached))
     }
 
     /// Whether this is driver memory.
     pub(crate) const fn is_memory(self) -> bool {
-        matches!(self, Self::Memory(_)) && !self.is_tensors()
+        matches!(self, Self::Memory(_)) && !self.is_blocks()
     }
 
     /// Memory kind, if this is memory.
@@ -362,7 +364,7 @@ impl SiteTable {
     #[cold]
     fn open(&mut self, source: SiteRef, resource: ResourceKind, at: Timestamp) -> u32 {
         let is_site = matches!(source, SiteRef::Site(_));
-        let sites = if resource.is_tensors() { &mut self.tensor_sites } else { &mut self.sites };
+        let sites = if resource.is_blocks() { &mut self.tensor_sites } else { &mut self.sites };
         if is_site && *sites >= MAX_SITE_ROWS {
             let other = self.find(SiteRef::Other, resource);
             return other

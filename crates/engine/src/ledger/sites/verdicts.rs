@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use crate::leak;
 use crate::leak::{MajorityDevice, Track};
 use crate::model::{
-    DeviceId, MemoryLayer, Nanos, ProcessKey, SiteName, SiteRegistry, Tid, Timestamp,
+    Allocator, DeviceId, MemoryLayer, Nanos, ProcessKey, SiteName, SiteRegistry, Tid, Timestamp,
 };
 use crate::snapshot::Undecided;
 use crate::verdict::{CacheTensors, Resource, SiteVerdict, Verdict, sort_others, sort_suspects};
@@ -57,14 +57,13 @@ impl SiteVerdicts {
     /// Adjusts suspects in PyTorch's cache by its tensors, if these are known. `captured` are the
     /// sites most of whose memory was allocated during captures.
     fn explain_cache(&mut self, process: &Process, at: Timestamp, captured: &[SiteName]) {
-        let Some(torch) = process.torch.as_deref() else { return };
+        let Some(torch) = process.allocators.torch() else { return };
         let (cache, mut suspects): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.suspects).into_iter().partition(is_cache);
         // The device of memory from before the trace can be unknown.
         let rate = |of: &[SiteVerdict], device: Option<DeviceId>, tensors: bool| {
             let wanted = |one: &&SiteVerdict| {
-                (device.is_none() || one.device == device)
-                    && tensors == (one.resource == Resource::Tensors)
+                (device.is_none() || one.device == device) && tensors == (one.resource == TORCH)
             };
             let rates = of.iter().filter(wanted).map(|one| one.evidence.growth_per_hour);
             rates.fold(0, u64::saturating_add)
@@ -101,7 +100,7 @@ impl SiteVerdicts {
     fn count_undecided(&mut self, process: &Process, one: &SiteVerdict) {
         let Some(wait) = one.evidence.time_to_verdict else { return };
         // Its tensors are classified instead.
-        if process.torch.is_some() && is_cache(one) {
+        if process.allocators.torch().is_some() && is_cache(one) {
             return;
         }
         let empty = Undecided { sites: 0, wait };
@@ -115,7 +114,7 @@ impl SiteVerdicts {
         for one in &mut self.suspects {
             let on_device = match one.resource {
                 Resource::Memory(kind) => kind.takes_device_memory(),
-                Resource::Tensors => true,
+                Resource::Blocks(_) => true,
                 Resource::Objects(_) => false,
             };
             let gpu = match one.device {
@@ -191,6 +190,9 @@ pub(crate) fn of(
     verdicts.explain_cache(process, at, &captured);
     verdicts
 }
+
+/// Tensors of PyTorch.
+const TORCH: Resource = Resource::Blocks(Allocator::PyTorch);
 
 /// Whether the memory was allocated by PyTorch's cache.
 fn is_cache(one: &SiteVerdict) -> bool {

@@ -27,8 +27,8 @@ pub(crate) enum SiteListKind {
 impl SiteListKind {
     fn lists(self, resource: ResourceKind) -> bool {
         match self {
-            Self::Memory => !resource.is_tensors(),
-            Self::Tensors => resource.is_tensors(),
+            Self::Memory => !resource.is_blocks(),
+            Self::Tensors => resource.is_blocks(),
         }
     }
 
@@ -36,7 +36,7 @@ impl SiteListKind {
     fn counts(self, resource: ResourceKind) -> bool {
         match self {
             Self::Memory => resource.takes_device_memory(),
-            Self::Tensors => resource.is_tensors(),
+            Self::Tensors => resource.is_blocks(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::metrics::{Metric, SampleValue, catalog};
-use crate::model::{DeviceId, GpuId};
+use crate::model::{Allocator, AllocatorPoolView, DeviceId, GpuId};
 use crate::snapshot::ProcessView;
 
 use super::sample_builder::{GpuLabels, SampleBuilder};
@@ -20,10 +20,49 @@ pub(super) struct GpuUsage {
     untracked: Option<u64>,
     pool_used: Option<u64>,
     pool_reserved: Option<u64>,
-    cache_used: Option<u64>,
-    cache_reserved: Option<u64>,
+    /// Caches, by index of the allocator.
+    caches: [CacheUsage; Allocator::ALL.len()],
+}
+
+/// Memory of the caches of one allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct CacheUsage {
+    used: Option<u64>,
+    reserved: Option<u64>,
     /// Fragmented and total bytes of the caches whose fragmentation is known.
     fragmented: Option<(u64, u64)>,
+}
+
+impl CacheUsage {
+    fn of(pool: &AllocatorPoolView) -> Self {
+        let layout = pool.fragmentation.ok();
+        Self {
+            used: Some(pool.allocated.0),
+            reserved: Some(pool.reserved.0),
+            fragmented: layout.map(|layout| (layout.fragmented.0, pool.reserved.0)),
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        add(&mut self.used, other.used);
+        add(&mut self.reserved, other.reserved);
+        if let Some((part, all)) = other.fragmented {
+            let (known, of) = self.fragmented.unwrap_or_default();
+            self.fragmented = Some((known.saturating_add(part), of.saturating_add(all)));
+        }
+    }
+
+    fn add_samples(&self, out: &mut SampleBuilder, labels: &[Box<str>]) {
+        for (metric, value) in
+            [(&catalog::CACHE_USED, self.used), (&catalog::CACHE_RESERVED, self.reserved)]
+        {
+            value.into_iter().for_each(|value| out.push_integer(metric, labels.into(), value));
+        }
+        if let Some((part, all)) = self.fragmented {
+            let ratio = if all == 0 { 0.0 } else { part as f64 / all as f64 };
+            out.push(&catalog::FRAGMENTATION, labels.into(), SampleValue::Real(ratio));
+        }
+    }
 }
 
 fn add(sum: &mut Option<u64>, more: Option<u64>) {
@@ -41,11 +80,8 @@ impl GpuUsage {
         add(&mut self.untracked, other.untracked);
         add(&mut self.pool_used, other.pool_used);
         add(&mut self.pool_reserved, other.pool_reserved);
-        add(&mut self.cache_used, other.cache_used);
-        add(&mut self.cache_reserved, other.cache_reserved);
-        if let Some((part, all)) = other.fragmented {
-            let (known, of) = self.fragmented.unwrap_or_default();
-            self.fragmented = Some((known.saturating_add(part), of.saturating_add(all)));
+        for (sum, more) in self.caches.iter_mut().zip(&other.caches) {
+            sum.merge(more);
         }
     }
 
@@ -53,22 +89,19 @@ impl GpuUsage {
     pub(super) fn add_samples(&self, out: &mut SampleBuilder, labels: &[Box<str>]) {
         out.push_integer(&catalog::LIVE, labels.into(), self.live);
         out.push_integer(&catalog::PEAK, labels.into(), self.peak);
-        let optional: [(&'static Metric, Option<u64>); 6] = [
+        let optional: [(&'static Metric, Option<u64>); 4] = [
             (&catalog::USED, self.used),
             (&catalog::UNTRACKED, self.untracked),
             (&catalog::POOL_USED, self.pool_used),
             (&catalog::POOL_RESERVED, self.pool_reserved),
-            (&catalog::CACHE_USED, self.cache_used),
-            (&catalog::CACHE_RESERVED, self.cache_reserved),
         ];
         for (metric, value) in optional {
             if let Some(value) = value {
                 out.push_integer(metric, labels.into(), value);
             }
         }
-        if let Some((part, all)) = self.fragmented {
-            let ratio = if all == 0 { 0.0 } else { part as f64 / all as f64 };
-            out.push(&catalog::FRAGMENTATION, labels.into(), SampleValue::Real(ratio));
+        for (allocator, cache) in Allocator::ALL.into_iter().zip(&self.caches) {
+            cache.add_samples(out, &[labels, &[allocator.name().into()]].concat());
         }
     }
 }
@@ -101,14 +134,10 @@ pub(super) fn of(process: &ProcessView, gpus: GpuLabels<'_>) -> UsageByGpu {
         add(&mut on.pool_used, Some(pool.used.0));
         add(&mut on.pool_reserved, pool.reserved.map(|reported| reported.bytes.0));
     }
-    for cache in process.torch.iter().flat_map(|torch| &torch.devices) {
-        let on = usage.entry(gpu_of(process, Some(cache.device), gpus)).or_default();
-        add(&mut on.cache_used, Some(cache.allocated.0));
-        add(&mut on.cache_reserved, Some(cache.reserved.0));
-        if let Ok(fragmentation) = cache.fragmentation {
-            let (part, all) = on.fragmented.unwrap_or_default();
-            let part = part.saturating_add(fragmentation.fragmented.0);
-            on.fragmented = Some((part, all.saturating_add(cache.reserved.0)));
+    for view in &process.allocators {
+        for pool in &view.pools {
+            let on = usage.entry(gpu_of(process, pool.device, gpus)).or_default();
+            on.caches[view.allocator.index()].merge(&CacheUsage::of(pool));
         }
     }
     usage

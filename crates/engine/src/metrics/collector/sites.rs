@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::metrics::{SampleValue, catalog};
-use crate::model::{Nanos, SiteName};
+use crate::model::{Allocator, Nanos, SiteName};
 use crate::snapshot::{ProcessView, Snapshot};
 use crate::verdict::{Confidence, Resource, SiteVerdict};
 use crate::view::{GpuFacts, View};
@@ -79,7 +79,8 @@ fn everything(snapshot: &Snapshot) -> (u64, u64) {
 fn resource_label(resource: Resource) -> Box<str> {
     match resource {
         Resource::Memory(kind) => kind.name().into(),
-        Resource::Tensors => "tensors".into(),
+        Resource::Blocks(Allocator::PyTorch) => "tensors".into(),
+        Resource::Blocks(allocator) => format!("{}_blocks", allocator.name()).into(),
         Resource::Objects(kind) => format!("{}_objects", kind.name()).into(),
     }
 }

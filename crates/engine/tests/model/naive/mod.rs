@@ -122,8 +122,8 @@ impl Naive {
             EventKind::Lost(lost) => self.record_loss(event, lost),
             EventKind::Activity(_)
             | EventKind::DeviceHolders(_)
-            | EventKind::Tensor(_)
-            | EventKind::Torch(_)
+            | EventKind::Block(_)
+            | EventKind::Allocator(..)
             | EventKind::Identity(_) => {}
             EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {

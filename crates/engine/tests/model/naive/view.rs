@@ -60,7 +60,7 @@ impl Process {
             api_misuse: self.api_misuse,
             activity: None,
             objects: self.object_views(),
-            torch: None,
+            allocators: Vec::new(),
             sites,
             sites_total,
             libraries: Vec::new(),

@@ -213,11 +213,13 @@ pub(super) fn processes(input: &TableSample<'_>) -> Vec<Column> {
     build(&rows, [process_cells(), own])
 }
 
-/// Returns the state of PyTorch's cache on each device, if it is traced.
+/// Returns the pools of allocators in the process, if they are traced.
 fn caches(
     process: &ProcessView,
-) -> Option<impl Iterator<Item = &engine::model::tensor::TorchDeviceView>> {
-    process.torch.as_ref().filter(|torch| torch.reason.is_none()).map(|torch| torch.devices.iter())
+) -> Option<impl Iterator<Item = &engine::model::blocks::AllocatorPoolView>> {
+    let known = || process.allocators.iter().filter(|view| view.reason.is_none());
+    known().next()?;
+    Some(known().flat_map(|view| &view.pools))
 }
 
 pub(super) fn devices(input: &TableSample<'_>) -> Vec<Column> {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use engine::model::{
-    AddressType, AllocationKey, Bytes, CacheFragmentation, CallStack, Container, ContainerRuntime,
-    CopyDirection, DeviceId, FragmentationUnknown, GpuId, GraphExecId, KernelId, LaunchTarget,
-    MemoryKind, Nanos, ObjectKind, Pid, Pod, ProcessIdentity, ProcessKey, TensorsUnavailable, Tid,
-    Timestamp, TorchDeviceView, TorchView,
+    AddressType, AllocationKey, Allocator, AllocatorPoolView, AllocatorView, BlocksUnavailable,
+    Bytes, CacheFragmentation, CallStack, Container, ContainerRuntime, CopyDirection, DeviceId,
+    FragmentationUnknown, GpuId, GraphExecId, KernelId, LaunchTarget, MemoryKind, Nanos,
+    ObjectKind, Pid, Pod, ProcessIdentity, ProcessKey, Tid, Timestamp,
 };
 use engine::snapshot::{
     ActivityView, AllocationView, CopyView, DeviceView, KernelView, KindView, ObjectView,
@@ -18,9 +18,9 @@ use super::{site_name, time, uncertainty};
 use crate::report::json_objects::Word;
 use crate::report::kernels::json::{ActivityJson, CopiesJson, KernelJson};
 use crate::report::live::json::{
-    AllocationJson, ContainerJson, DeviceJson, LifetimeBucketJson, ObjectCountsJson, ProcessJson,
-    SiteJson, SiteKindJson, SiteObjectsJson, SiteProcessJson, ThreadJson, TorchDeviceJson,
-    TorchJson,
+    AllocationJson, AllocatorJson, AllocatorPoolJson, ContainerJson, DeviceJson,
+    LifetimeBucketJson, ObjectCountsJson, ProcessJson, SiteJson, SiteKindJson, SiteObjectsJson,
+    SiteProcessJson, ThreadJson,
 };
 
 /// Rates of an answer are per second.
@@ -57,7 +57,7 @@ pub(super) fn read(entry: &ProcessJson, at: Timestamp) -> ProcessView {
         threads: entry.threads.iter().map(thread).collect(),
         activity: entry.activity.as_ref().map(activity),
         objects: entry.objects.iter().filter_map(objects).collect(),
-        torch: entry.torch.as_ref().map(torch),
+        allocators: entry.allocators.iter().filter_map(allocator).collect(),
         sites_total: entry.sites_total,
         growth_per_hour: entry.row.growth_bytes_per_hour,
         uncertainty: uncertainty(entry.uncertainty.as_ref(), entry.live_bytes),
@@ -183,17 +183,21 @@ fn objects(entry: &ObjectCountsJson) -> Option<ObjectView> {
     })
 }
 
-fn torch(entry: &TorchJson) -> TorchView {
-    TorchView {
-        devices: entry.devices.iter().map(torch_device).collect(),
+/// Reads an allocator; one of a later version is skipped.
+fn allocator(entry: &AllocatorJson) -> Option<AllocatorView> {
+    let opaque = entry.opaque_allocations.zip(entry.opaque_bytes);
+    Some(AllocatorView {
+        allocator: Allocator::from_name(&entry.allocator)?,
+        pools: entry.pools.iter().map(allocator_pool).collect(),
         lost: entry.lost_events,
         unlisted: entry.dropped_blocks,
-        late: false,
-        reason: entry.unavailable_reason.as_deref().and_then(TensorsUnavailable::from_name),
-    }
+        late: entry.late == Some(true),
+        reason: entry.unavailable_reason.as_deref().and_then(BlocksUnavailable::from_name),
+        opaque: opaque.map(|(count, bytes)| (count, Bytes(bytes))),
+    })
 }
 
-fn torch_device(entry: &TorchDeviceJson) -> TorchDeviceView {
+fn allocator_pool(entry: &AllocatorPoolJson) -> AllocatorPoolView {
     let layout = entry.releasable_bytes.zip(entry.fragmented_bytes);
     let fragmentation = match (layout, entry.fragmentation_unknown_reason.as_deref()) {
         (Some((releasable, fragmented)), _) => Ok(CacheFragmentation {
@@ -205,8 +209,9 @@ fn torch_device(entry: &TorchDeviceJson) -> TorchDeviceView {
             .and_then(FragmentationUnknown::from_name)
             .unwrap_or(FragmentationUnknown::BlocksUnknown)),
     };
-    TorchDeviceView {
-        device: DeviceId(entry.device),
+    AllocatorPoolView {
+        device: entry.device.map(DeviceId),
+        pool: entry.pool.as_deref().and_then(hexadecimal).unwrap_or(0),
         allocated: Bytes(entry.allocated_bytes),
         reserved: Bytes(entry.reserved_bytes),
         peak: Bytes(entry.peak_bytes),
@@ -219,6 +224,11 @@ fn torch_device(entry: &TorchDeviceJson) -> TorchDeviceView {
         ooms_total: entry.ooms_total,
         fragmentation,
     }
+}
+
+/// Parses `0x7f00`.
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
 /// Reads a site.

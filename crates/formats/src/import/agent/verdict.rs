@@ -25,7 +25,9 @@ pub(super) fn read(entry: &SiteVerdictJson, stacks: &mut Stacks) -> Option<SiteV
 
 fn resource(entry: &SiteVerdictJson) -> Option<Resource> {
     match &*entry.resource {
-        "tensors" => Some(Resource::Tensors),
+        "tensors" | "blocks" => {
+            MemoryKind::from_name(&entry.kind).and_then(MemoryKind::allocator).map(Resource::Blocks)
+        }
         "objects" => ObjectKind::from_name(&entry.kind).map(Resource::Objects),
         _ => MemoryKind::from_name(&entry.kind).map(Resource::Memory),
     }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use engine::model::{
-    ContextCall, Event, EventKind, FailedCall, Frame, FunctionId, GpuActivity, GpuId, GraphCall,
-    LostDelta, ObjectCall, ObjectKind, Pid, PoolCall, SiteFrames, TensorEvent, TensorOp,
-    TensorTracking, Tid, Timestamp, UnknownReason, VmmCall,
+    AllocatorTotals, BlockEvent, BlockOp, BlockTracking, ContextCall, Event, EventKind, FailedCall,
+    Frame, FunctionId, GpuActivity, GpuId, GraphCall, LostDelta, ObjectCall, ObjectKind, Pid,
+    PoolCall, SiteFrames, Tid, Timestamp, UnknownReason, VmmCall,
 };
 
 use super::super::function_table::{FunctionLookup, FunctionTable};
@@ -125,9 +125,11 @@ fn event_kind(
             let count = |class| cells.u64(Column::of_loss(class)).unwrap_or(0);
             EventKind::Lost(LostDelta::from_counts(count))
         }
-        "torch_detected" => {
+        // The second word is that of files in which PyTorch was the only allocator.
+        "allocator_detected" | "torch_detected" => {
             let reason = Option::get(cells, Column::Reason)?;
-            EventKind::Torch(reason.map_or(TensorTracking::Active, TensorTracking::Unavailable))
+            let tracking = reason.map_or(BlockTracking::Active, BlockTracking::Unavailable);
+            EventKind::Allocator(CellValue::get(cells, Column::Allocator)?, tracking)
         }
         // Objects of a kind of a later version are skipped.
         "object_create" | "object_destroy" if cells.text(Column::Kind).is_some_and(is_unknown) => {
@@ -152,12 +154,16 @@ fn call(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError> 
     let call = call.or(ContextCall::decode(word, cells)?.map(EventKind::Context));
     let call = call.or(ObjectCall::decode(word, cells)?.map(EventKind::Object));
     let call = call.or(GpuActivity::decode(word, cells)?.map(EventKind::Activity));
-    let (None, Some(op)) = (&call, TensorOp::decode(word, cells)?) else { return Ok(call) };
-    Ok(Some(EventKind::Tensor(TensorEvent {
+    let (None, Some(op)) = (&call, BlockOp::decode(word, cells)?) else { return Ok(call) };
+    let allocated = Option::get(cells, Column::AllocatedBytes)?;
+    let reserved = Option::get(cells, Column::ReservedBytes)?;
+    let totals = allocated.zip(reserved);
+    Ok(Some(EventKind::Block(BlockEvent {
+        allocator: CellValue::get(cells, Column::Allocator)?,
         op,
+        pool: Option::get(cells, Column::Pool)?.unwrap_or(0),
         device: CellValue::get(cells, Column::Device)?,
-        allocated: CellValue::get(cells, Column::AllocatedBytes)?,
-        reserved: CellValue::get(cells, Column::ReservedBytes)?,
+        totals: totals.map(|(allocated, reserved)| AllocatorTotals { allocated, reserved }),
     })))
 }
 

@@ -1,7 +1,7 @@
 //! Encoding of events as rows.
 
 use engine::model::{
-    Event, EventKind, FailedCall, Frame, FunctionId, LostDelta, TensorEvent, TensorTracking,
+    BlockEvent, BlockTracking, Event, EventKind, FailedCall, Frame, FunctionId, LostDelta,
 };
 
 use super::super::rows::{CallRow, CellValue};
@@ -31,15 +31,18 @@ pub(crate) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionN
         EventKind::Lost(lost) => losses(batch, lost),
         EventKind::Activity(activity) => activity.encode(batch),
         EventKind::Object(call) => call.encode(batch),
-        EventKind::Tensor(TensorEvent { op, device, allocated, reserved }) => {
+        EventKind::Block(BlockEvent { allocator, op, pool, device, totals }) => {
             op.encode(batch);
+            allocator.put(batch, Column::Allocator);
+            (*pool != 0).then_some(*pool).put(batch, Column::Pool);
             device.put(batch, Column::Device);
-            allocated.put(batch, Column::AllocatedBytes);
-            reserved.put(batch, Column::ReservedBytes);
+            totals.map(|totals| totals.allocated).put(batch, Column::AllocatedBytes);
+            totals.map(|totals| totals.reserved).put(batch, Column::ReservedBytes);
         }
-        EventKind::Torch(tracking) => {
-            batch.row("torch_detected");
-            if let TensorTracking::Unavailable(reason) = tracking {
+        EventKind::Allocator(allocator, tracking) => {
+            batch.row("allocator_detected");
+            allocator.put(batch, Column::Allocator);
+            if let BlockTracking::Unavailable(reason) = tracking {
                 reason.put(batch, Column::Reason);
             }
         }

@@ -2,6 +2,7 @@
 //! one, so a view formats only those that are visible. All texts are sanitized.
 
 pub mod allocations;
+pub mod allocators;
 pub mod gpus;
 pub mod incidents;
 pub mod kernels;
@@ -10,7 +11,6 @@ pub mod objects;
 pub mod processes;
 pub mod sites;
 pub mod stack;
-pub mod tensors;
 
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Sites of one process, and of tensors of all processes.
 
-use engine::model::{Bytes, MemoryKind, Timestamp};
+use engine::model::{Bytes, Timestamp};
 use engine::snapshot::SiteView;
 use engine::verdict::{Resource, SiteVerdict};
 
@@ -82,7 +82,7 @@ pub fn composition(process: &engine::snapshot::ProcessView) -> String {
     let mut parts: Vec<String> = process
         .kinds
         .iter()
-        .filter(|view| view.kind != MemoryKind::Torch)
+        .filter(|view| view.kind.allocator().is_none())
         .map(|view| {
             let size = compact_size(view.live_bytes.0);
             format!("{} {size} in {}", view.kind.name(), compact_count(view.live_allocations))
@@ -91,9 +91,12 @@ pub fn composition(process: &engine::snapshot::ProcessView) -> String {
     if let Some(untracked) = process.untracked().filter(|bytes| *bytes > Bytes(0)) {
         parts.push(format!("untracked {} (contexts, code)", compact_size(untracked.0)));
     }
-    for torch in process.torch.iter().flat_map(|torch| &torch.devices) {
-        let [allocated, cached] = [torch.allocated, torch.cached()].map(|b| compact_size(b.0));
-        parts.push(format!("PyTorch: tensors {allocated}, cached {cached}"));
+    for view in &process.allocators {
+        let (title, noun) = (view.allocator.title(), view.allocator.noun());
+        for pool in &view.pools {
+            let [allocated, cached] = [pool.allocated, pool.cached()].map(|b| compact_size(b.0));
+            parts.push(format!("{title}: {noun}s {allocated}, cached {cached}"));
+        }
     }
     if parts.is_empty() { "no live memory".to_owned() } else { parts.join("  ") }
 }

@@ -1,7 +1,7 @@
 //! Verdicts and anomalies as JSON.
 
 use engine::leak::advise;
-use engine::model::{CallStack, Tid};
+use engine::model::{Allocator, CallStack, Tid};
 use engine::verdict::{Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict};
 use serde_json::Value;
 
@@ -128,7 +128,8 @@ json_objects! {
 const fn resource(resource: Resource) -> &'static str {
     match resource {
         Resource::Memory(_) => "memory",
-        Resource::Tensors => "tensors",
+        Resource::Blocks(Allocator::PyTorch) => "tensors",
+        Resource::Blocks(_) => "blocks",
         Resource::Objects(_) => "objects",
     }
 }

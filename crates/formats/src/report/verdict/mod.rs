@@ -15,7 +15,7 @@ use crate::sanitize::sanitize;
 pub fn quantity(resource: Resource, amount: u64) -> String {
     match resource {
         Resource::Objects(kind) => objects(kind, amount),
-        Resource::Memory(_) | Resource::Tensors => Bytes(amount).to_string(),
+        Resource::Memory(_) | Resource::Blocks(_) => Bytes(amount).to_string(),
     }
 }
 
@@ -59,7 +59,7 @@ fn live_phrase(resource: Resource, evidence: &Evidence) -> String {
 fn number(resource: Resource, count: u64) -> Option<String> {
     let noun = match resource {
         Resource::Objects(_) => return None,
-        Resource::Tensors => "tensor".to_owned(),
+        Resource::Blocks(allocator) => allocator.noun().to_owned(),
         Resource::Memory(MemoryKind::Device) => "allocation".to_owned(),
         Resource::Memory(kind) => format!("{kind} allocation"),
     };
@@ -151,7 +151,7 @@ fn created(resource: Resource, evidence: &Evidence) -> String {
     let created = evidence.created;
     match resource {
         Resource::Objects(_) => format!("{created} created"),
-        Resource::Memory(_) | Resource::Tensors => format_count(created),
+        Resource::Memory(_) | Resource::Blocks(_) => format_count(created),
     }
 }
 
@@ -160,7 +160,7 @@ fn freed(resource: Resource, evidence: &Evidence) -> String {
     let Evidence { created, freed, .. } = *evidence;
     match resource {
         Resource::Objects(_) => format!("{freed} of {created} destroyed"),
-        Resource::Memory(_) | Resource::Tensors => {
+        Resource::Memory(_) | Resource::Blocks(_) => {
             format!("{freed} of {created} allocations freed")
         }
     }
@@ -300,7 +300,7 @@ pub fn ratio_phrase(bytes: Bytes, baseline: Bytes) -> String {
 pub const fn kind(resource: Resource) -> &'static str {
     match resource {
         Resource::Memory(kind) => kind.name(),
-        Resource::Tensors => MemoryKind::Torch.name(),
+        Resource::Blocks(allocator) => allocator.kind().name(),
         Resource::Objects(kind) => kind.name(),
     }
 }

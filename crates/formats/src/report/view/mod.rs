@@ -118,7 +118,7 @@ fn held_of(
     let plural = |one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     let number = match resource {
         LeakResource::Objects(kind) => return (String::new(), verdict::objects(kind, live)),
-        LeakResource::Tensors => plural("tensor"),
+        LeakResource::Blocks(allocator) => plural(allocator.noun()),
         LeakResource::Managed => plural("managed alloc"),
         LeakResource::Host => match kind {
             Some(kind) => format!("{count} {}", kind.name()),
@@ -158,7 +158,7 @@ pub(crate) fn growth(leak: &Leak<'_>) -> String {
         }
         LeakResource::Host => format!("{}/h host", compact_size(rate)),
         LeakResource::Managed => format!("{}/h managed", compact_size(rate)),
-        LeakResource::Device | LeakResource::Tensors => format!("{}/h", compact_size(rate)),
+        LeakResource::Device | LeakResource::Blocks(_) => format!("{}/h", compact_size(rate)),
     }
 }
 

@@ -41,7 +41,8 @@ pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceForm
         ExportFormat::Folded => folded(writer, &profile, value, unit)?,
         ExportFormat::Pprof => pprof(writer, &profile)?,
         ExportFormat::Speedscope => {
-            if !speedscope(writer, &profile, in_use, options.value, unit)? {
+            let has_samples = speedscope(writer, &profile, in_use, options.value, unit)?;
+            if !has_samples {
                 output::log("the file has no device memory: the profile is empty");
             }
         }

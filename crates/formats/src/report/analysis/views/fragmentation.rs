@@ -64,10 +64,10 @@ impl FragmentationView {
     }
 }
 
-/// Returns PyTorch's caches of a recorded process.
+/// Returns the caches of allocators in a recorded process.
 fn caches(process: &ProcessView) -> impl Iterator<Item = PoolFragmentation> {
-    let devices = process.torch.iter().flat_map(|torch| &torch.devices);
-    devices.map(|cache| {
+    let pools = process.allocators.iter().flat_map(|view| &view.pools);
+    pools.map(|cache| {
         let known = cache.fragmentation.ok();
         PoolFragmentation {
             reserved_bytes: Some(cache.reserved.0),
@@ -75,7 +75,7 @@ fn caches(process: &ProcessView) -> impl Iterator<Item = PoolFragmentation> {
             largest_free_bytes: known.map(|known| known.largest_gap.0),
             releasable_bytes: known.map(|known| known.releasable.0),
             stuck_bytes: known.map(|known| known.fragmented.0),
-            ..PoolFragmentation::of(Some(cache.device), PoolOwner::Recorded(process.key.pid))
+            ..PoolFragmentation::of(cache.device, PoolOwner::Recorded(process.key.pid))
         }
     })
 }

@@ -22,8 +22,8 @@ use crate::report::view::gpu_facts;
 use crate::report::view::json::{LibraryJson, ProcessRowJson, ViewJson};
 use crate::sanitize::sanitized;
 pub(crate) use parts::{
-    ContainerJson, HolderJson, ObjectCountsJson, OutOfMemoryJson, SiteObjectsJson, TorchDeviceJson,
-    TorchJson,
+    AllocatorJson, AllocatorPoolJson, ContainerJson, HolderJson, ObjectCountsJson, OutOfMemoryJson,
+    SiteObjectsJson,
 };
 use sites::ProcessSiteJson;
 pub use sites::SiteJson;
@@ -190,8 +190,8 @@ json_objects! {
         /// Only if some were lost.
         lost_objects?: Option<u64> =
             Some(process.uncertainty.lost.objects).filter(|lost| *lost > 0),
-        torch?: Option<TorchJson> =
-            process.torch.as_ref().map(|view| TorchJson::new(view, context)),
+        allocators: Vec<AllocatorJson> =
+            process.allocators.iter().map(|view| AllocatorJson::new(view, context)).collect(),
         #[serde(skip_deserializing)]
         sites: Vec<ProcessSiteJson> =
             process.sites.iter().map(|site| ProcessSiteJson::new(site, exited)).collect(),

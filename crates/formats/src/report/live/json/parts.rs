@@ -1,7 +1,7 @@
-//! Parts of the object of a snapshot: containers, CUDA objects, PyTorch's cache, out-of-memory
+//! Parts of the object of a snapshot: containers, CUDA objects, allocators, out-of-memory
 //! errors.
 
-use engine::model::{Bytes, Container, Pid, Pod, TorchDeviceView, TorchView};
+use engine::model::{AllocatorPoolView, AllocatorView, Bytes, Container, Pid, Pod};
 use engine::snapshot::{ObjectView, OutOfMemory, SiteObjectView};
 
 use super::GpuJson;
@@ -48,21 +48,29 @@ json_objects! {
     }
 
     /// The cache of one process.
-    pub(crate) struct TorchJson(view: &TorchView, context: &ReportContext): Deserialize {
+    pub(crate) struct AllocatorJson(view: &AllocatorView, context: &ReportContext): Deserialize {
+        allocator: Word = view.allocator.name().into(),
         exact: bool = view.is_exact(),
         lost_events: u64 = view.lost,
         dropped_blocks: u64 = view.unlisted,
-        /// Reason why no tensors are tracked.
+        /// Whether it was used before it was traced.
+        late?: Option<bool> = view.late.then_some(true),
+        /// Reason why no blocks are tracked.
         unavailable_reason?: Option<Word> = view.reason.map(|reason| reason.name().into()),
-        unavailable_summary?: Option<Word> = view.reason.map(|reason| reason.reason().into()),
-        devices: Vec<TorchDeviceJson> =
-            view.devices.iter().map(|device| TorchDeviceJson::new(device, context)).collect(),
+        unavailable_summary?: Option<Word> = view.reason.map(|reason| reason.reason(view.allocator).into()),
+        /// Driver memory whose inside is not visible.
+        opaque_allocations?: Option<u64> = view.opaque.map(|(count, _)| count),
+        opaque_bytes?: Option<u64> = view.opaque.map(|(_, bytes)| bytes.0),
+        pools: Vec<AllocatorPoolJson> =
+            view.pools.iter().map(|pool| AllocatorPoolJson::new(pool, context)).collect(),
     }
 
-    pub(crate) struct TorchDeviceJson(view: &TorchDeviceView, context: &ReportContext): Deserialize
+    pub(crate) struct AllocatorPoolJson(view: &AllocatorPoolView, context: &ReportContext): Deserialize
     let { let layout = view.fragmentation.ok(); }
     {
-        device: u16 = view.device.0,
+        device: Option<u16> = view.device.map(|device| device.0),
+        /// Only if there can be several pools per device.
+        pool?: Option<String> = (view.pool != 0).then(|| format!("{:#x}", view.pool)),
         allocated_bytes: u64 = view.allocated.0,
         reserved_bytes: u64 = view.reserved.0,
         cached_bytes: u64 = view.cached().0,

@@ -1,12 +1,14 @@
 //! Live report as text.
 
+mod allocators;
 mod container;
 pub mod groups;
 mod objects;
 pub mod overview;
 pub mod sites;
-mod torch;
 mod usage;
+
+pub use allocators::unavailable;
 
 use std::io::{self, Write};
 
@@ -167,15 +169,15 @@ fn process(
         released(view)
     );
     let label = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
-    let total = format!("{label}: {}", usage::held(view.kinds.iter().copied(), format_count));
+    let total = format!("{label}: {}", usage::held(view.kinds.iter().copied(), &format_count));
     let total = match view.ended {
         Some(_) if view.live_allocations > 0 => style.alarm(&total),
         _ => style.bold(&total),
     };
     writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
     breakdown(out, view, context)?;
-    if let Some(torch) = &view.torch {
-        torch::section(out, torch, style)?;
+    for allocator in &view.allocators {
+        allocators::section(out, allocator, style)?;
     }
     failures(out, view, context, style)?;
     api_misuse(out, &view.api_misuse, style)?;

@@ -6,7 +6,7 @@ use engine::snapshot::{ProcessView, Snapshot};
 use engine::verdict::Anomaly;
 use engine::view::{ProcessRow, View};
 
-use super::{TextStyle, api_misuse, failures, torch};
+use super::{TextStyle, allocators, api_misuse, failures};
 use crate::export::ReportContext;
 use crate::report::kernels;
 use crate::report::verdict::anomaly_summary;
@@ -83,7 +83,7 @@ pub fn last(
     }
 }
 
-/// Writes what else is known about processes: PyTorch's cache, failed calls, API misuse, launches.
+/// Writes what else is known about processes: allocators, failed calls, API misuse, launches.
 fn sections(
     out: &mut dyn Write,
     view: &View<'_>,
@@ -91,8 +91,7 @@ fn sections(
     style: TextStyle,
 ) -> io::Result<()> {
     let has_section = |process: &ProcessView| {
-        let torch = process.torch.as_ref().filter(|_| style.last);
-        torch.is_some_and(|torch| !torch.devices.is_empty() || torch::reason(torch).is_some())
+        style.last && process.allocators.iter().any(allocators::has_section)
             || !process.failures.is_empty()
             || !process.api_misuse.is_empty()
             || process.activity.as_ref().is_some_and(|activity| activity.launches > 0)
@@ -120,8 +119,8 @@ fn section(
 ) -> io::Result<()> {
     let process = row.process;
     writeln!(out, "{} {}", style.bold(&process.key.pid.to_string()), sanitize(row.program))?;
-    if let Some(torch) = process.torch.as_ref().filter(|_| style.last) {
-        torch::section(out, torch, style)?;
+    for allocator in process.allocators.iter().filter(|_| style.last) {
+        allocators::section(out, allocator, style)?;
     }
     failures(out, process, context, style)?;
     api_misuse(out, &process.api_misuse, style)?;

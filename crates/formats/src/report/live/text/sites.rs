@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::{Bytes, CallStack, MemoryKind, SiteName};
+use engine::model::{Allocator, Bytes, CallStack, MemoryKind, SiteName};
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 
 use super::{TextStyle, format_count, format_duration, objects, usage};
@@ -25,25 +25,36 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        write_site(out, site, snapshot, style, format_count)?;
+        write_site(out, site, snapshot, style, &format_count)?;
     }
     let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
     if more > 0 {
         writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
     }
-    tensors(out, snapshot, style)?;
+    blocks(out, snapshot, style)?;
     super::footer(out, snapshot, context, style)
 }
 
-/// Writes the sites of blocks in PyTorch's cache, which are part of that memory.
-fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Result<()> {
+/// Writes the sites of blocks that allocators in the process handed out, which are part of that
+/// memory.
+fn blocks(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Result<()> {
     if snapshot.tensor_sites_total == 0 {
         return Ok(());
     }
-    writeln!(out, "\n{}", style.bold("Tensors by site (included in the memory above)"))?;
+    let is_torch = |site: &SiteView| allocator(site) == Some(Allocator::PyTorch);
+    let name = match snapshot.tensor_sites.iter().all(is_torch) {
+        true => "Tensors",
+        false => "Blocks of allocators",
+    };
+    let heading = format!("{name} by site (included in the memory above)");
+    writeln!(out, "\n{}", style.bold(&heading))?;
     for site in &snapshot.tensor_sites {
         writeln!(out)?;
-        write_site(out, site, snapshot, style, tensor_count)?;
+        let noun = allocator(site).map_or("block", Allocator::noun);
+        write_site(out, site, snapshot, style, &|blocks| match blocks {
+            1 => format!("1 {noun}"),
+            n => format!("{n} {noun}s"),
+        })?;
     }
     let more = snapshot.tensor_sites_total.saturating_sub(snapshot.tensor_sites.len() as u64);
     if more > 0 {
@@ -52,12 +63,9 @@ fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Re
     Ok(())
 }
 
-/// Returns `1 tensor` or `2 tensors`.
-fn tensor_count(tensors: u64) -> String {
-    match tensors {
-        1 => "1 tensor".to_owned(),
-        n => format!("{n} tensors"),
-    }
+/// The allocator of the blocks of a site.
+fn allocator(site: &SiteView) -> Option<Allocator> {
+    site.kinds.first()?.kind.allocator()
 }
 
 fn write_site(
@@ -65,7 +73,7 @@ fn write_site(
     site: &SiteView,
     snapshot: &Snapshot,
     style: TextStyle,
-    count: fn(u64) -> String,
+    count: &dyn Fn(u64) -> String,
 ) -> io::Result<()> {
     if site.kinds.is_empty() && !site.objects.is_empty() {
         objects::heading(out, site, style)?;
@@ -157,7 +165,11 @@ fn delta(bytes: i64) -> String {
 /// Writes memory by kind, if the total alone is ambiguous.
 fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
     // A list of tensors contains nothing else.
-    if site.kinds.iter().all(|view| matches!(view.kind, MemoryKind::Device | MemoryKind::Torch)) {
+    if site
+        .kinds
+        .iter()
+        .all(|view| view.kind == MemoryKind::Device || view.kind.allocator().is_some())
+    {
         return Ok(());
     }
     let parts: Vec<_> = site.kinds.iter().map(|view| usage::kind(view.into())).collect();
@@ -247,7 +259,7 @@ pub(super) fn not_freed(
         let all = |sum: u64, kind: &engine::snapshot::SiteKindView| sum + kind.live_allocations;
         let number = site.kinds.iter().fold(0, all);
         listed += number;
-        let own = usage::held(site.kinds.iter().map(Into::into), format_count);
+        let own = usage::held(site.kinds.iter().map(Into::into), &format_count);
         writeln!(out, "  {own}, allocated at")?;
         kinds(out, site, "    ")?;
         stack(out, site, "    ", style)?;

@@ -45,7 +45,7 @@ fn sums(kinds: impl Iterator<Item = KindView>) -> impl Iterator<Item = Sum> {
 }
 
 /// Returns `24.00 MiB in 3 allocations; host 1.05 GiB in 1080 allocations`.
-pub(super) fn held(kinds: impl Iterator<Item = KindView>, count: fn(u64) -> String) -> String {
+pub(super) fn held(kinds: impl Iterator<Item = KindView>, count: &dyn Fn(u64) -> String) -> String {
     let part = |Sum { word, bytes, allocations, unknown_sizes }| {
         let number = count(allocations);
         match unknown_sizes {
@@ -102,7 +102,7 @@ mod tests {
             of(MemoryKind::Imported, 512, 3, 1),
         ];
         assert_eq!(
-            held(kinds.into_iter(), format_count),
+            held(kinds.into_iter(), &format_count),
             "2.00 MiB in 3 allocations; managed 4.00 KiB in 1 allocation; host 2.00 GiB in 1081 \
              allocations; imported 512 B in 3 allocations, 1 of unknown size"
         );
@@ -114,13 +114,13 @@ mod tests {
     fn unknown_sizes_are_not_zero_bytes() {
         let imported = [of(MemoryKind::Imported, 0, 10, 10)];
         assert_eq!(
-            held(imported.into_iter(), format_count),
+            held(imported.into_iter(), &format_count),
             "imported 10 allocations of unknown size"
         );
         assert_eq!(sizes(imported.into_iter()), "imported memory of unknown size");
         assert_eq!(kind(imported[0]), "imported of unknown size");
         assert_eq!(kind(of(MemoryKind::Pinned, 4096, 1, 0)), "pinned 4.00 KiB (host)");
-        assert_eq!(held(std::iter::empty(), format_count), "0 B in 0 allocations");
+        assert_eq!(held(std::iter::empty(), &format_count), "0 B in 0 allocations");
         assert_eq!(sizes(std::iter::empty()), "0 B");
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks of PyTorch's caching allocator, as in `torch.h`.
+//! Blocks of PyTorch's caching allocator, as in `allocators.h`.
 //!
 //! The allocator reports each allocated and freed block to a function of libc10, under its lock,
 //! with its totals after the change. The arguments at the entry are all that is needed.
@@ -9,7 +9,7 @@ use super::stack::StackRef;
 use super::{emit, loss, stack, thread};
 use crate::area::Row;
 use crate::process;
-use crate::wire::{Tensor, VS_TENSOR, VS_TENSOR_OOM, VS_TENSORS_FULL};
+use crate::wire::{Block, VS_BLOCK, VS_BLOCK_TORCH_OOM, VS_BLOCKS_FULL};
 use crate::wrapper::Frame;
 
 /// `c10::DeviceType::CUDA`. Other devices report to the same function.
@@ -17,7 +17,7 @@ const CUDA_DEVICE: u64 = 1;
 
 /// Records one block.
 pub(crate) fn enter(frame: &Frame, row: &Row) {
-    let is_oom = u32::from(row.hook.measure) == VS_TENSOR_OOM;
+    let is_oom = u32::from(row.hook.measure) == VS_BLOCK_TORCH_OOM;
     let [first, second, third, fourth, fifth, _] = frame.args;
     let (address, bytes, allocated, reserved, device) = if is_oom {
         (0, first, second, third, fourth)
@@ -41,12 +41,12 @@ pub(crate) fn enter(frame: &Frame, row: &Row) {
         emit::wake();
         return loss::count_tensor();
     }
-    let has_stack = process::control().is_some_and(|control| control.tensors == VS_TENSORS_FULL)
+    let has_stack = process::control().is_some_and(|control| control.blocks == VS_BLOCKS_FULL)
         && (is_oom || bytes.cast_signed() > 0);
     let stack = if has_stack { stack::capture(frame, thread) } else { StackRef::NONE };
-    let mut head = emit::head(VS_TENSOR, thread.tid);
+    let mut head = emit::head(VS_BLOCK, thread.tid);
     head.hook = row.hook.measure.into();
-    let record = Tensor {
+    let record = Block {
         head,
         address,
         bytes,
@@ -54,6 +54,7 @@ pub(crate) fn enter(frame: &Frame, row: &Row) {
         reserved,
         stack: stack.stack,
         python: stack.python,
+        pool: 0,
         device: (device >> 8 & 0x7f) as i32,
         flags: stack.flags,
     };

@@ -1,28 +1,29 @@
-//! Layout of a framework's cache blocks in its driver memory.
+//! Layout of an allocator's blocks in its driver memory.
 //!
-//! A *segment* is memory that the cache obtained in one call: an allocation, or a mapping of
+//! A *segment* is memory that the allocator obtained in one call: an allocation, or a mapping of
 //! physical memory. Adjacent mappings form one *run* of addresses, in which a block may span
 //! several of them.
 
-use crate::model::{AddressType, DeviceId, FragmentationUnknown};
+use crate::model::{AddressType, FragmentationUnknown, Timestamp};
 
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
-use super::cache::TensorBlock;
+use super::cache::{BlockCache, CachedBlock};
 
 /// Limit of blocks and segments that are scanned: at most a tenth of a second per report.
 const MAX_SCANNED_BLOCKS: usize = 1 << 21;
 
-/// Segments of a device that contain blocks.
+/// Segments of a pool.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SegmentUsage {
-    pub(crate) device: DeviceId,
-    /// Memory in them that no block uses.
-    pub(crate) free: ByteSum,
+pub(super) struct SegmentUsage {
+    /// Size of segments that contain blocks, or whose first block was seen.
+    pub(super) held: ByteSum,
+    /// Memory in segments with blocks that no block uses.
+    pub(super) free: ByteSum,
     /// Largest gap between blocks, or between a block and an end of its run.
-    pub(crate) largest_gap: u64,
+    pub(super) largest_gap: u64,
     /// Whether blocks exist outside of known memory.
-    pub(crate) unknown: bool,
+    pub(super) unknown: bool,
 }
 
 /// Address range.
@@ -32,31 +33,46 @@ struct Segment {
     end: u64,
     /// Whether it can be part of a longer run.
     mapped: bool,
+    /// When it was allocated; 0 for mappings.
+    since: Timestamp,
 }
 
-/// Used bytes and device of a segment.
+/// Used bytes and pool of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct SegmentFill {
     bytes: u64,
-    device: Option<DeviceId>,
+    pool: Option<u32>,
 }
 
-/// Segments of a process that contain blocks, by device.
-pub(crate) fn in_use(
+/// Segments of the pools of an allocator, by index of the pool.
+pub(super) fn usage(
     process: &Process,
-    count: usize,
-    blocks: impl Iterator<Item = TensorBlock>,
+    cache: &BlockCache,
 ) -> Result<Vec<SegmentUsage>, FragmentationUnknown> {
     let allocations = usize::try_from(process.totals.count).unwrap_or(usize::MAX);
-    if count.saturating_add(allocations) > MAX_SCANNED_BLOCKS {
+    if cache.blocks.len().saturating_add(allocations) > MAX_SCANNED_BLOCKS {
         return Err(FragmentationUnknown::TooMany);
     }
-    let mut blocks: Vec<_> = blocks.collect();
-    if blocks.is_empty() {
-        return Ok(Vec::new());
+    let mut blocks: Vec<_> = cache.blocks.iter().copied().collect();
+    let mut found = vec![SegmentUsage::default(); cache.pools.len()];
+    if blocks.is_empty() && cache.segments.is_empty() {
+        return Ok(found);
     }
     blocks.sort_unstable_by_key(|block| block.address);
-    Ok(lay_out(&blocks, &segments(process)))
+    let segments = segments(process);
+    let filled = lay_out(&blocks, &segments, &mut found);
+    for (segment, filled) in segments.iter().zip(&filled) {
+        let noted = cache.segments.get(&segment.start);
+        let noted = noted.filter(|(_, seen)| segment.since <= *seen).map(|(pool, _)| *pool);
+        if let Some(own) = filled.pool.or(noted).and_then(|pool| of(&mut found, pool)) {
+            own.held.add(segment.end.saturating_sub(segment.start));
+        }
+    }
+    Ok(found)
+}
+
+fn of(found: &mut [SegmentUsage], pool: u32) -> Option<&mut SegmentUsage> {
+    found.get_mut(pool as usize)
 }
 
 fn segments(process: &Process) -> Vec<Segment> {
@@ -65,18 +81,23 @@ fn segments(process: &Process) -> Vec<Segment> {
         let key = entry.key();
         let is_one = key.space == AddressType::Pointer && entry.kind.takes_device_memory();
         let end = key.value.saturating_add(entry.bytes);
-        is_one.then_some(Segment { start: key.value, end, mapped: false })
+        let since = entry.returned_at;
+        is_one.then_some(Segment { start: key.value, end, mapped: false, since })
     });
     let mapped = process.physical.mapped();
-    let mapped = mapped.map(|(start, end)| Segment { start, end, mapped: true });
+    let since = Timestamp(0);
+    let mapped = mapped.map(|(start, end)| Segment { start, end, mapped: true, since });
     let mut all: Vec<_> = plain.chain(mapped).filter(|one| one.start < one.end).collect();
     all.sort_unstable();
     all
 }
 
-/// Requires both lists sorted by address.
-fn lay_out(blocks: &[TensorBlock], segments: &[Segment]) -> Vec<SegmentUsage> {
-    let mut found: Vec<SegmentUsage> = Vec::new();
+/// Requires both lists sorted by address. Returns the used bytes of each segment.
+fn lay_out(
+    blocks: &[CachedBlock],
+    segments: &[Segment],
+    found: &mut [SegmentUsage],
+) -> Vec<SegmentFill> {
     let mut filled = vec![SegmentFill::default(); segments.len()];
     let mut first = 0;
     for block in blocks {
@@ -91,32 +112,23 @@ fn lay_out(blocks: &[TensorBlock], segments: &[Segment]) -> Vec<SegmentUsage> {
             }
             let to = segment.end.min(end);
             filled.bytes = filled.bytes.saturating_add(to.saturating_sub(at));
-            filled.device = Some(block.device);
+            filled.pool = Some(block.pool);
             at = at.max(to);
         }
-        if at < end {
-            of(&mut found, block.device).unknown = true;
+        if at < end
+            && let Some(own) = of(found, block.pool)
+        {
+            own.unknown = true;
         }
     }
     for (segment, filled) in segments.iter().zip(&filled) {
-        if let Some(device) = filled.device {
+        if let Some(own) = filled.pool.and_then(|pool| of(found, pool)) {
             let length = segment.end.saturating_sub(segment.start);
-            of(&mut found, device).free.add(length.saturating_sub(filled.bytes));
+            own.free.add(length.saturating_sub(filled.bytes));
         }
     }
-    gaps(blocks, &runs(segments), &mut found);
-    found
-}
-
-fn of(found: &mut Vec<SegmentUsage>, device: DeviceId) -> &mut SegmentUsage {
-    let index = match found.binary_search_by_key(&device, |one| one.device) {
-        Ok(index) => index,
-        Err(index) => {
-            found.insert(index, SegmentUsage { device, ..SegmentUsage::default() });
-            index
-        }
-    };
-    &mut found[index]
+    gaps(blocks, &runs(segments), found);
+    filled
 }
 
 /// Merges adjacent mappings.
@@ -134,20 +146,20 @@ fn runs(segments: &[Segment]) -> Vec<Segment> {
 }
 
 /// Computes the gaps before, between and after the blocks of each run.
-fn gaps(blocks: &[TensorBlock], runs: &[Segment], found: &mut Vec<SegmentUsage>) {
+fn gaps(blocks: &[CachedBlock], runs: &[Segment], found: &mut [SegmentUsage]) {
     let mut blocks = blocks.iter().peekable();
     for run in runs {
         while blocks.next_if(|block| block.address < run.start).is_some() {}
         let mut at = run.start;
-        let mut device = None;
+        let mut pool = None;
         while let Some(block) = blocks.next_if(|block| block.address < run.end) {
-            let own = of(found, block.device);
-            own.largest_gap = own.largest_gap.max(block.address.saturating_sub(at));
+            if let Some(own) = of(found, block.pool) {
+                own.largest_gap = own.largest_gap.max(block.address.saturating_sub(at));
+            }
             at = at.max(block.address.saturating_add(block.bytes));
-            device = Some(block.device);
+            pool = Some(block.pool);
         }
-        if let Some(device) = device {
-            let own = of(found, device);
+        if let Some(own) = pool.and_then(|pool| of(found, pool)) {
             own.largest_gap = own.largest_gap.max(run.end.saturating_sub(at));
         }
     }

@@ -1,6 +1,7 @@
-//! Caching allocators: what PyTorch holds and uses, by process and device.
+//! Allocators inside processes: what they hold and use, by process, device and pool.
 
-use engine::model::{TorchDeviceView, TorchView};
+use crate::report::live::text::unavailable;
+use engine::model::{AllocatorPoolView, AllocatorView};
 use engine::view::ProcessRow;
 
 use super::{ColumnSpec, percent};
@@ -8,12 +9,13 @@ use crate::report::view::units::{compact_count, compact_size};
 use crate::sanitize::sanitize;
 
 /// Columns.
-pub const COLUMNS: [ColumnSpec; 10] = [
+pub const COLUMNS: [ColumnSpec; 11] = [
     ColumnSpec::right("PID", 0),
     ColumnSpec::flexible("PROGRAM", 8, 0),
+    ColumnSpec::left("ALLOCATOR", 0),
     ColumnSpec::left("DEVICE", 5),
     ColumnSpec::right("HELD", 0),
-    ColumnSpec::right("TENSORS", 0),
+    ColumnSpec::right("USED", 0),
     ColumnSpec::right("UNUSED", 2),
     ColumnSpec::right("", 4),
     ColumnSpec::right("PEAK", 3),
@@ -21,8 +23,8 @@ pub const COLUMNS: [ColumnSpec; 10] = [
     ColumnSpec::flexible("UNUSED MEMORY", 10, 6),
 ];
 
-/// Returns the cells of the cache of a process on one device.
-pub fn cells(row: &ProcessRow<'_>, cache: &TorchDeviceView) -> Vec<String> {
+/// Returns the cells of a pool of a process.
+pub fn cells(row: &ProcessRow<'_>, view: &AllocatorView, cache: &AllocatorPoolView) -> Vec<String> {
     let layout = match cache.fragmentation {
         Ok(layout) => format!(
             "{} releasable, {} fragmented, largest gap {}",
@@ -35,7 +37,8 @@ pub fn cells(row: &ProcessRow<'_>, cache: &TorchDeviceView) -> Vec<String> {
     vec![
         row.process.key.pid.to_string(),
         sanitize(row.program).into_owned(),
-        cache.device.to_string(),
+        view.allocator.title().to_owned(),
+        cache.device.map_or_else(|| "unknown".to_owned(), |device| device.to_string()),
         compact_size(cache.reserved.0),
         compact_size(cache.allocated.0),
         compact_size(cache.cached().0),
@@ -46,11 +49,15 @@ pub fn cells(row: &ProcessRow<'_>, cache: &TorchDeviceView) -> Vec<String> {
     ]
 }
 
-/// Returns the cells of a process whose tensors are not known.
-pub fn unavailable_cells(row: &ProcessRow<'_>, torch: &TorchView) -> Vec<String> {
-    let reason = torch.reason.map_or("no tensor seen yet", |reason| reason.reason());
-    let mut cells = vec![row.process.key.pid.to_string(), sanitize(row.program).into_owned()];
+/// Returns the cells of an allocator whose blocks are not known.
+pub fn unavailable_cells(row: &ProcessRow<'_>, view: &AllocatorView) -> Vec<String> {
+    let program = sanitize(row.program).into_owned();
+    let title = view.allocator.title().to_owned();
+    let mut cells = vec![row.process.key.pid.to_string(), program, title];
     cells.resize(COLUMNS.len() - 1, String::new());
-    cells.push(reason.to_owned());
+    cells.push(match view.reason {
+        Some(reason) => unavailable(view, reason),
+        None => format!("no {} seen yet", view.allocator.noun()),
+    });
     cells
 }

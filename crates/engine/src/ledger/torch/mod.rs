@@ -1,4 +1,0 @@
-//! PyTorch's caching allocator inside a process.
-
-pub(super) mod cache;
-pub(super) mod segments;

@@ -1,4 +1,0 @@
-//! PyTorch's caching allocator.
-
-pub mod caching_allocator;
-pub mod tensor;
