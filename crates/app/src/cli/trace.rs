@@ -102,7 +102,7 @@ pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
     /// Print what a running agent knows instead, without root
-    #[arg(long, value_name = "URL", conflicts_with_all = ["command", "driver", "follow_forks", "interval", "duration", "record", "kernels", "torch", "stacks", "no_objects"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["command", "driver", "follow_forks", "interval", "duration", "record", "kernels", "allocators", "stacks", "no_objects"])]
     pub(crate) agent: Option<String>,
     /// File with the agent's bearer token
     #[arg(long, value_name = "FILE", requires = "agent")]
