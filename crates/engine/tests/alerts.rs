@@ -208,6 +208,7 @@ fn counter_reset_counts_from_zero() {
 }
 
 const PROCESS: [&str; 9] = ["0", "GPU-a", "41", "python3", "train", "ann", "", "", ""];
+const ALLOCATOR: [&str; 10] = ["0", "GPU-a", "41", "python3", "train", "ann", "", "", "", "pytorch"];
 
 #[test]
 fn untracked_growth_needs_a_sample_from_an_hour_ago() {
@@ -241,8 +242,8 @@ fn small_fragmented_caches_do_not_fire() {
     let mut alerts = alerts(&Thresholds { fragmentation: 0.4, ..Thresholds::default() });
     let cache = |reserved: u64| MetricSet {
         families: vec![
-            family(&catalog::CACHE_RESERVED, &[(&PROCESS, reserved as f64)]),
-            family(&catalog::FRAGMENTATION, &[(&PROCESS, 0.6)]),
+            family(&catalog::CACHE_RESERVED, &[(&ALLOCATOR, reserved as f64)]),
+            family(&catalog::FRAGMENTATION, &[(&ALLOCATOR, 0.6)]),
         ],
     };
     for second in [0, 900, 1800] {

@@ -29,18 +29,18 @@ static __noinline int count_lost_block(void)
 }
 
 /* Members of CuPy's extension types, in all builds from 12.3 to 14.2: struct PooledMemory has
- * `ptr`, `size` and `device_id` of BaseMemory, then its pool; struct _Chunk has the memory that it is
- * a part of, its offset and its size. */
-#define CUPY_MEMORY_PTR 16
-#define CUPY_MEMORY_SIZE 24
+ * `ptr`, `size` and `device_id` of BaseMemory, then its pool; struct _Chunk has the memory that it
+ * is a part of, its offset and its size. */
+#define CUPY_MEMORY_PTR	   16
+#define CUPY_MEMORY_SIZE   24
 #define CUPY_MEMORY_DEVICE 32
-#define CUPY_MEMORY_POOL 48
-#define CUPY_CHUNK_MEMORY 24
-#define CUPY_CHUNK_OFFSET 32
-#define CUPY_CHUNK_SIZE 40
+#define CUPY_MEMORY_POOL   48
+#define CUPY_CHUNK_MEMORY  24
+#define CUPY_CHUNK_OFFSET  32
+#define CUPY_CHUNK_SIZE	   40
 
 /* Lengths of `MemoryAllocation` and `MemoryDeallocation`. */
-#define XLA_ALLOCATION 16
+#define XLA_ALLOCATION	 16
 #define XLA_DEALLOCATION 18
 
 /* A block. */
@@ -171,8 +171,8 @@ static __noinline int block_enter(struct pt_regs *ctx, __u64 call_kind)
 	announce_once(thread, pid);
 	thread->ref = (struct stack_ref){};
 	/* At the entry of a function the registers are still those of the caller. */
-	if (load_config.blocks == VS_BLOCKS_FULL && load_config.stacks &&
-	    effective_stack_mode() && (oom || (__s64)call.bytes > 0))
+	if (load_config.blocks == VS_BLOCKS_FULL && load_config.stacks && effective_stack_mode() &&
+	    (oom || (__s64)call.bytes > 0))
 		capture_stack(return_address(ctx), PT_REGS_SP(ctx) + CALL_BYTES, PT_REGS_FP(ctx));
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)

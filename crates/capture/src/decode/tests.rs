@@ -214,7 +214,6 @@ fn unreadable_results_are_losses() {
         "cuStreamCreate",
         "cuGreenCtxCreate",
         "cuCtxFromGreenCtx",
-        "cuMemImportFromShareableHandle",
         "cuMemAddressReserve",
         "cuGraphInstantiateWithFlags",
         "cuMemPoolImportFromShareableHandle",
@@ -222,6 +221,8 @@ fn unreadable_results_are_losses() {
         let lost = EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() });
         assert_eq!(unreadable(symbol), Some(lost), "{symbol}");
     }
+    let imported = EventKind::Lost(LostDelta { allocations: 1, ..LostDelta::default() });
+    assert_eq!(unreadable("cuMemImportFromShareableHandle"), Some(imported));
     for symbol in ["cuMemPoolGetAttribute", "cuDeviceGetDefaultMemPool", "cuKernelGetFunction"] {
         assert_eq!(unreadable(symbol), None, "{symbol} is only a query");
     }

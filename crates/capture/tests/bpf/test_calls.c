@@ -239,7 +239,7 @@ TEST(size_of_lost_pitched_memory_is_rounded_up)
 	CHECK_EQ(lost_bytes(&call, cuMemFree_v2, 1), 0);
 }
 
-static void tensor(__u64 kind, __u64 a, __u64 b, __u64 c, __u64 d, __u64 device)
+static void block_call(__u64 kind, __u64 a, __u64 b, __u64 c, __u64 d, __u64 device)
 {
 	PT_REGS_PARM1(&regs) = a;
 	PT_REGS_PARM2(&regs) = b;
@@ -248,47 +248,47 @@ static void tensor(__u64 kind, __u64 a, __u64 b, __u64 c, __u64 d, __u64 device)
 	PT_REGS_PARM5(&regs) = device;
 	PT_REGS_SP(&regs) = BASE_SP;
 	shim_now.cookie = kind;
-	tensor_multi((void *)&regs);
+	block_multi((void *)&regs);
 }
 
 TEST(blocks_of_gpus_are_recorded)
 {
-	struct vs_tensor *block;
+	struct vs_block *block;
 
-	load_config.tensors = VS_TENSORS_TOTALS;
-	tensor(VS_TENSOR_ALLOC_FREE, 0xb000, -512, 1024, 4096, CUDA_DEVICE | 3 << 8);
-	block = record(&records, VS_TENSOR, 0);
+	load_config.blocks = VS_BLOCKS_TOTALS;
+	block_call(VS_BLOCK_TORCH, 0xb000, -512, 1024, 4096, CUDA_DEVICE | 3 << 8);
+	block = record(&records, VS_BLOCK, 0);
 	CHECK_EQ(block->address, 0xb000);
 	CHECK_EQ(block->bytes, -512);
 	CHECK_EQ(block->allocated == 1024 && block->reserved == 4096, 1);
 	CHECK_EQ(block->device, 3);
 	CHECK_EQ(block->flags | block->stack | block->python, 0);
 	/* The CPU, a device without index, and upper bits of the register. */
-	tensor(VS_TENSOR_ALLOC_FREE, 1, 1, 1, 1, 0);
-	tensor(VS_TENSOR_ALLOC_FREE, 1, 1, 1, 1, CUDA_DEVICE | 0xff00);
-	CHECK_EQ(count_records(&records, VS_TENSOR), 1);
-	tensor(VS_TENSOR_OOM, 99, 1024, 4096, 0xffff000000000000 | CUDA_DEVICE | 2 << 8, 7);
-	block = record(&records, VS_TENSOR, 1);
+	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, 0);
+	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, CUDA_DEVICE | 0xff00);
+	CHECK_EQ(count_records(&records, VS_BLOCK), 1);
+	block_call(VS_BLOCK_TORCH_OOM, 99, 1024, 4096, 0xffff000000000000 | CUDA_DEVICE | 2 << 8, 7);
+	block = record(&records, VS_BLOCK, 1);
 	CHECK_EQ(block->address, 0);
 	CHECK_EQ(block->bytes, 99);
-	CHECK_EQ(block->head.hook, VS_TENSOR_OOM);
+	CHECK_EQ(block->head.hook, VS_BLOCK_TORCH_OOM);
 	CHECK_EQ(block->device, 2);
 	CHECK_EQ(count_records(&records, VS_PROCESS), 1);
 }
 
 TEST(blocks_are_lost_before_driver_calls)
 {
-	shim.available = load_config.tensor_ring_limit + 1;
-	tensor(VS_TENSOR_ALLOC_FREE, 1, 1, 1, 1, CUDA_DEVICE);
+	shim.available = load_config.block_ring_limit + 1;
+	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, CUDA_DEVICE);
 	CHECK_EQ(LOST(tensors), 1);
 	DO_CALL(cuInit, 0);
 	CHECK_EQ(count_records(&records, VS_CALL), 1);
 	shim.available = 0;
 	shim.full_ring = &records;
-	tensor(VS_TENSOR_ALLOC_FREE, 1, 1, 1, 1, CUDA_DEVICE);
+	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, CUDA_DEVICE);
 	shim.full_ring = NULL;
 	shim.storage_is_busy = 1;
-	tensor(VS_TENSOR_ALLOC_FREE, 1, 1, 1, 1, CUDA_DEVICE);
+	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, CUDA_DEVICE);
 	CHECK_EQ(LOST(tensors), 3);
 	CHECK_EQ(LOST(other), 0);
 }

@@ -112,7 +112,7 @@ static void reset(void)
 	memset((void *)element_bytes, 4, sizeof(element_bytes));
 	load_config = (struct vs_load_config){
 		.wakeup_at = 1000,
-		.tensor_ring_limit = 2000,
+		.block_ring_limit = 2000,
 		.cpus = SHIM_CPUS,
 		.use_task_storage = 1,
 		.count_activity = 1,

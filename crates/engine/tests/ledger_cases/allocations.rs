@@ -77,15 +77,19 @@ fn live_bytes_count_device_memory_only() {
          1.1 alloc 0x90 32M managed_static
          1.1 alloc 0xa0 32M pageable
          1.1 alloc 0xb0 32M torch
-         1.1 alloc 0xc0 32M unknown",
+         1.1 alloc 0xc0 32M cupy
+         1.1 alloc 0xd0 32M xla
+         1.1 alloc 0xe0 32M rmm
+         1.1 alloc 0xf0 32M onnxruntime
+         1.1 alloc 0x100 32M unknown",
     );
     let process = only(&snapshot);
-    assert_eq!(live(process), (111, 17));
+    assert_eq!(live(process), (111, 21));
     assert_eq!(process.kinds.len(), MemoryKind::COUNT);
     assert!(process.kinds.iter().all(|view| view.live_allocations == 1));
     assert_eq!(process.kinds[5].live_bytes, Bytes(32 * MIB));
     assert_eq!(process.threads[0].live_bytes, Bytes(111 * MIB));
-    assert_eq!(process.threads[0].live_allocations, 17);
+    assert_eq!(process.threads[0].live_allocations, 21);
     // Not memory held by a pool, imported memory, or memory that is counted already.
     assert_eq!(process.not_freed(), Bytes((111 + 7 * 32) * MIB));
 }

@@ -12,6 +12,7 @@ use crate::model::{
 };
 use crate::verdict::CacheTensors;
 
+use super::super::driver::physical::PhysicalMemory;
 use super::super::memory::allocation::{AllocationEntry, Allocations, NIL};
 use super::super::process::Process;
 use super::super::sites::table::{ResourceKind, SiteTable};
@@ -46,17 +47,26 @@ impl CachedBlock {
 
 /// Memory that the process holds from the driver.
 #[derive(Clone, Copy)]
-pub(super) struct DriverMemory<'a>(&'a Allocations);
+pub(super) struct DriverMemory<'a> {
+    allocations: &'a Allocations,
+    physical: &'a PhysicalMemory,
+}
 
 impl<'a> DriverMemory<'a> {
-    pub(super) const fn new(allocations: &'a Allocations) -> Self {
-        Self(allocations)
+    pub(super) const fn new(allocations: &'a Allocations, physical: &'a PhysicalMemory) -> Self {
+        Self { allocations, physical }
     }
 
     /// The allocation that begins at an address.
-    pub(super) fn at(self, address: u64) -> Option<&'a AllocationEntry> {
-        let slot = self.0.find(AllocationKey::address(address))?;
-        Some(&self.0.slab[slot])
+    fn allocation(self, address: u64) -> Option<&'a AllocationEntry> {
+        let slot = self.allocations.find(AllocationKey::address(address))?;
+        Some(&self.allocations.slab[slot])
+    }
+
+    /// When the memory that begins at an address was allocated or mapped.
+    fn since(self, address: u64) -> Option<Timestamp> {
+        let allocated = self.allocation(address).map(|entry| entry.returned_at);
+        allocated.or_else(|| self.physical.mapped_at(address))
     }
 }
 
@@ -238,16 +248,20 @@ impl BlockCache {
         if self.allocator.reports_totals() || self.segments.contains_key(&address) {
             return;
         }
-        let Some(entry) = memory.at(address) else { return };
-        let own = &mut self.pools[pool];
-        if !entry.kind.takes_device_memory() {
-            own.on_host |= own.blocks == 0 && entry.kind != MemoryKind::Managed;
+        if memory.since(address).is_none() {
             return;
         }
-        own.device = own.device.or(entry.device());
+        if let Some(entry) = memory.allocation(address) {
+            let own = &mut self.pools[pool];
+            if !entry.kind.takes_device_memory() {
+                own.on_host |= own.blocks == 0 && entry.kind != MemoryKind::Managed;
+                return;
+            }
+            own.device = own.device.or(entry.device());
+        }
         if self.segments.len() >= self.sweep_at {
             self.segments.retain(|start, (_, seen)| {
-                memory.at(*start).is_some_and(|entry| entry.returned_at <= *seen)
+                memory.since(*start).is_some_and(|since| since <= *seen)
             });
             self.sweep_at = self.segments.len().saturating_mul(2).max(MIN_SEGMENTS);
         }

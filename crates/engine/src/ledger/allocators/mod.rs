@@ -83,7 +83,8 @@ impl Process {
 
     /// Applies a call of an allocator.
     pub(crate) fn apply_block(&mut self, event: &Event, call: &BlockEvent) {
-        let Self { allocators, sites, allocations, .. } = self;
-        allocators.of(call.allocator).observe(event, call, DriverMemory::new(allocations), sites);
+        let Self { allocators, sites, allocations, physical, .. } = self;
+        let memory = DriverMemory::new(allocations, physical);
+        allocators.of(call.allocator).observe(event, call, memory, sites);
     }
 }

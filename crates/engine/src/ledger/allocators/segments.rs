@@ -33,7 +33,7 @@ struct Segment {
     end: u64,
     /// Whether it can be part of a longer run.
     mapped: bool,
-    /// When it was allocated; 0 for mappings.
+    /// When it was allocated or mapped.
     since: Timestamp,
 }
 
@@ -85,8 +85,7 @@ fn segments(process: &Process) -> Vec<Segment> {
         is_one.then_some(Segment { start: key.value, end, mapped: false, since })
     });
     let mapped = process.physical.mapped();
-    let since = Timestamp(0);
-    let mapped = mapped.map(|(start, end)| Segment { start, end, mapped: true, since });
+    let mapped = mapped.map(|(start, end, since)| Segment { start, end, mapped: true, since });
     let mut all: Vec<_> = plain.chain(mapped).filter(|one| one.start < one.end).collect();
     all.sort_unstable();
     all

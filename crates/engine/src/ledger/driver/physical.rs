@@ -93,9 +93,14 @@ impl PhysicalMemory {
         self.reserved.bytes()
     }
 
-    /// Start and end of all mappings.
-    pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.mappings.iter().map(|(start, mapping)| (*start, mapping.end))
+    /// Start, end and time of all mappings.
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u64, Timestamp)> {
+        self.mappings.iter().map(|(start, mapping)| (*start, mapping.end, mapping.since))
+    }
+
+    /// The time of the mapping that begins at an address.
+    pub(crate) fn mapped_at(&self, start: u64) -> Option<Timestamp> {
+        self.mappings.get(&start).map(|mapping| mapping.since)
     }
 
     /// Whether there has ever been a handle.
