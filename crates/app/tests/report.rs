@@ -166,7 +166,7 @@ fn narrow_tables_have_whole_names_and_numbers() {
     assert!(text.contains(kinds), "{text}");
     let text = narrow(&["report", "pytorch.arrows", "leaks"]);
     assert!(text.contains("  plateau  device      22.00 MiB in 2 allocations "), "{text}");
-    assert!(text.contains("size, in this process; live"), "{text}");
+    assert!(text.contains("size, at this site; live"), "{text}");
     assert!(
         narrow(&["report", "pytorch.arrows", "sites"]).contains("capture (torch_graphs.py:16)")
     );

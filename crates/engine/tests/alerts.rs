@@ -208,7 +208,8 @@ fn counter_reset_counts_from_zero() {
 }
 
 const PROCESS: [&str; 9] = ["0", "GPU-a", "41", "python3", "train", "ann", "", "", ""];
-const ALLOCATOR: [&str; 10] = ["0", "GPU-a", "41", "python3", "train", "ann", "", "", "", "pytorch"];
+const ALLOCATOR: [&str; 10] =
+    ["0", "GPU-a", "41", "python3", "train", "ann", "", "", "", "pytorch"];
 
 #[test]
 fn untracked_growth_needs_a_sample_from_an_hour_ago() {

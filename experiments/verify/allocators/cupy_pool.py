@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-import cupy_backends.cuda.api.runtime as runtime
+from cupy_backends.cuda.api import runtime
 
 DRIVER = ctypes.CDLL("libcuda.so.1")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -127,6 +127,6 @@ def main():
     time.sleep(float(os.environ.get("HOLD_S", "3")))
 
 
-import cupy  # noqa: E402  after the runtime, which it contains
+import cupy
 
 main()

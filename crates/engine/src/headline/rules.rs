@@ -36,7 +36,8 @@ enum Part {
     Directory,
     /// Start of the name of a native function.
     Function,
-    /// The same, followed by an upper-case letter: `cuMemAlloc_v2`, but not `curve`.
+    /// The same, followed by an upper-case letter: `cuMemAlloc_v2`, but not `curve`. Bindings to
+    /// other languages have functions of the same names: `Driver::cuMemAlloc_v2`.
     Prefix,
     /// Name of a native function.
     Name,
@@ -244,14 +245,16 @@ fn matches(&(part, text, ..): &Rule, frame: &Frame) -> bool {
         Part::Path => [file, module].into_iter().flatten().any(|path| path.contains(text)),
         Part::Directory => module.is_some_and(|path| path.starts_with(text)),
         Part::Function | Part::Prefix | Part::Name => {
-            let known = |word: &str| match (part, word.strip_prefix(text)) {
+            let name = plain_name(&frame.function);
+            let name = if part == Part::Prefix { last_component(name) } else { name };
+            let known = match (part, name.strip_prefix(text)) {
                 (Part::Function, Some(_)) | (Part::Name, Some("")) => true,
                 (Part::Prefix, Some(rest)) => {
                     rest.starts_with(|first: char| first.is_ascii_uppercase())
                 }
                 _ => false,
             };
-            frame.language == Language::Native && known(plain_name(&frame.function))
+            frame.language == Language::Native && known
         }
     }
 }
@@ -296,6 +299,12 @@ pub(super) fn plain_name(function: &str) -> &str {
         }
     }
     function.get(start..).filter(|name| !name.is_empty()).unwrap_or(function)
+}
+
+/// Returns a function's own name, without namespace, class and template arguments.
+fn last_component(plain: &str) -> &str {
+    let own = plain.split('<').next().filter(|name| !name.is_empty()).unwrap_or(plain);
+    own.rsplit("::").next().unwrap_or(own)
 }
 
 /// Words in the names of functions that only allocate, besides the verb.
@@ -395,6 +404,10 @@ mod tests {
         assert_eq!(
             layer(native("cudaError cudaMalloc<float>(float**, unsigned long)", "program")),
             of(Layer::System, "the CUDA runtime")
+        );
+        assert_eq!(
+            layer(native("workload::cuda::Driver::cuMemAlloc_v2", "program")),
+            of(Layer::System, "the driver")
         );
         assert_eq!(
             layer(native("bool at::cuda::blas::gemm_and_bias<float>(bool, long)", "program")),

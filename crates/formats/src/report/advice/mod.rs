@@ -164,16 +164,7 @@ impl GpuAdvice {
         let steps = (0..=self.steps.len()).find(|count| self.freed_by(all(*count)) >= need.0);
         self.need = Some(NeedResult { bytes: need.0, without_data_loss, steps });
     }
-}
 
-impl StepJson {
-    /// Returns the step and its alternatives.
-    fn options(&self) -> impl Iterator<Item = &Self> {
-        std::iter::once(self).chain(&self.alternatives)
-    }
-}
-
-impl GpuAdvice {
     /// Returns the free memory after these steps. The memory of a process counts once: the memory
     /// freed by its cache or pool is part of the memory freed by its end.
     fn freed_by<'a>(&self, steps: impl Iterator<Item = &'a StepJson>) -> u64 {
@@ -189,5 +180,12 @@ impl GpuAdvice {
         let freed = by_process.values().map(|(safe, ended)| *safe.max(ended));
         let sum = freed.fold(self.free_bytes.unwrap_or(0), u64::saturating_add);
         self.total_bytes.map_or(sum, |total| sum.min(total))
+    }
+}
+
+impl StepJson {
+    /// Returns the step and its alternatives.
+    fn options(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.alternatives)
     }
 }
