@@ -27,13 +27,7 @@ const PLAIN: usize = 32;
 const TRIES: usize = 4;
 
 /// Mutates the input in `data`.
-pub fn mutate(
-    mutator: Mutator,
-    data: &mut [u8],
-    size: usize,
-    max_size: usize,
-    seed: u32,
-) -> usize {
+pub fn mutate(mutator: Mutator, data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut random = Random::new(seed);
     let tries = if random.below(PLAIN) == 0 { 0 } else { TRIES };
     let mut changed = (0..tries).filter_map(|_| mutator(&data[..size], &mut random));

@@ -56,7 +56,8 @@ fn change_operations(
     // The protocol and the end stay.
     let inner = operations.get(1..end)?;
     let (start, end) = (inner.first()?.start, inner.last()?.end);
-    let shifted: Vec<_> = inner.iter().map(|range| range.start - start..range.end - start).collect();
+    let shifted: Vec<_> =
+        inner.iter().map(|range| range.start - start..range.end - start).collect();
     let new = pieces::change(&bytes[start..end], &shifted, random, change_operation)?;
     Some([&bytes[..start], &new, b"."].concat())
 }
@@ -167,7 +168,9 @@ fn change_scalar(operation: &mut Vec<u8>, random: &mut Random) {
                 _ => [&[0x8a, 8][..], &number].concat(),
             };
         }
-        b'h' | b'j' => operation[1] = operation[1].wrapping_add(random.below(9) as u8).wrapping_sub(4),
+        b'h' | b'j' => {
+            operation[1] = operation[1].wrapping_add(random.below(9) as u8).wrapping_sub(4)
+        }
         0x8c | b'U' | b'C' if random.below(8) > 0 => {
             let mut text = operation[2..].to_vec();
             pieces::change_any(&mut text, random);
@@ -175,7 +178,8 @@ fn change_scalar(operation: &mut Vec<u8>, random: &mut Random) {
             *operation = [&[operation[0], text.len() as u8][..], &text].concat();
         }
         _ => {
-            let simple: [&[u8]; 8] = [b"N", b"\x88", b"\x89", b")", b"K\x01", b"\x8c\x01x", b"]", b"}"];
+            let simple: [&[u8]; 8] =
+                [b"N", b"\x88", b"\x89", b")", b"K\x01", b"\x8c\x01x", b"]", b"}"];
             *operation = simple[random.below(simple.len())].to_vec();
         }
     }

@@ -16,8 +16,7 @@ pub(super) fn change(
     }
     let (first, count) = random.part(pieces.len(), 8);
     let part = pieces[first].start..pieces[first + count - 1].end;
-    let (before, inside, after) =
-        (&bytes[..part.start], &bytes[part.clone()], &bytes[part.end..]);
+    let (before, inside, after) = (&bytes[..part.start], &bytes[part.clone()], &bytes[part.end..]);
     let to = random.one_of(pieces)?.start;
     let inserted = || {
         let mut new = bytes.to_vec();

@@ -97,7 +97,8 @@ fn change_cell(data: &mut [u8], cell: usize, end: usize, random: &mut Random) ->
     }
     match random.below(8) {
         0 => {
-            let header: Vec<_> = (record..header_end.min(end)).map(|at| Field::big(at, 1)).collect();
+            let header: Vec<_> =
+                (record..header_end.min(end)).map(|at| Field::big(at, 1)).collect();
             fields::change(data, &header, random)
         }
         1 => fields::change(data, &[Field::big(cell, 1), Field::big(cell + payload, 1)], random),

@@ -65,7 +65,9 @@ pub fn config(bytes: &[u8], random: &mut Random) -> Option<Vec<u8>> {
             *lines.get_mut(at)? = &changed;
         }
     }
-    let lines = sections.iter().flat_map(|(header, lines)| [*header].into_iter().chain(lines.iter().copied()));
+    let lines = sections
+        .iter()
+        .flat_map(|(header, lines)| [*header].into_iter().chain(lines.iter().copied()));
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     Some((lines.join("\n") + "\n").into_bytes())
 }
@@ -76,14 +78,17 @@ fn change_value(line: &str, random: &mut Random) -> String {
     let Some((key, value)) = line.split_once(" = ") else { return line.to_owned() };
     let number = random.number();
     let mut other = |is_like: fn(&str, &str) -> bool| {
-        let values = ALL.iter().flat_map(|(_, lines)| lines).filter_map(|line| line.split_once(" = "));
+        let values =
+            ALL.iter().flat_map(|(_, lines)| lines).filter_map(|line| line.split_once(" = "));
         let values: Vec<_> = values.filter(|(_, other)| is_like(other, value)).collect();
         random.one_of(&values).map_or(value, |(_, value)| value).to_owned()
     };
     let new = match (number % 8, value.as_bytes()) {
         (0, _) => other(|_, _| true),
         (1, [b'"', ..]) => format!("\"{number}{}\"", UNITS[random.below(UNITS.len())]),
-        (_, [b'"' | b'[', ..]) if number % 2 == 0 => other(|one, other| one.as_bytes().first() == other.as_bytes().first()),
+        (_, [b'"' | b'[', ..]) if number % 2 == 0 => {
+            other(|one, other| one.as_bytes().first() == other.as_bytes().first())
+        }
         (_, [b't', ..]) => "false".to_owned(),
         (_, [b'f', ..]) => "true".to_owned(),
         (_, [b'[', ..]) => format!("{}, {}", value.trim_end_matches(']'), &value[1..]),
