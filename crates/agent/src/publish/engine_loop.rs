@@ -27,7 +27,7 @@ use crate::{AgentState, PublishedSnapshot, SelfUsage, Worker};
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time until a signal is noticed.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Lists of the snapshots; totals are always complete.
 const SNAPSHOT_OPTIONS: SnapshotOptions =

@@ -19,7 +19,7 @@ use crate::files::{Mapping, MappingKind};
 /// Data pages of each CPU's buffer: a few hundred mappings between two polls.
 const PERF_BUFFER_PAGES: usize = 16;
 
-/// Mappings since the last poll.
+/// New mappings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MmapBatch {
     /// Processes that mapped a driver library.
@@ -52,13 +52,11 @@ impl MmapWatcher {
         self.buffers.iter().map(|buffer| buffer.event.as_fd())
     }
 
-    /// Returns the mappings since the last call.
-    pub fn poll(&self) -> MmapBatch {
-        let mut batch = MmapBatch::default();
+    /// Adds the mappings since the last call.
+    pub fn poll(&self, batch: &mut MmapBatch) {
         for buffer in &self.buffers {
-            buffer.drain(&mut batch);
+            buffer.drain(batch);
         }
-        batch
     }
 }
 
@@ -333,7 +331,8 @@ mod tests {
                 assert_ne!(page, libc::MAP_FAILED);
                 libc::munmap(page, 4096);
             }
-            let batch = watch.poll();
+            let mut batch = MmapBatch::default();
+            watch.poll(&mut batch);
             if !batch.overflowed {
                 assert!(batch.mapped.iter().any(|mmap| mmap.pid == pid), "{batch:?}");
             }

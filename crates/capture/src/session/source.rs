@@ -114,7 +114,8 @@ impl Source for Probes {
         config.set_reader_waits(!is_busy);
         // A record that was written before the probes knew that the reader sleeps does not wake it.
         let is_late = !is_busy && self.ring.has_unread();
-        self.waiter.wait(if is_late { timeout.min(LATE_RECORD_WAIT) } else { timeout }, is_busy);
+        let timeout = if is_late { timeout.min(LATE_RECORD_WAIT) } else { timeout };
+        self.waiter.wait(timeout, is_busy, || self.drivers.check_mmaps());
         config.set_reader_waits(false);
     }
 

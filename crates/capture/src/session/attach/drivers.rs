@@ -18,7 +18,8 @@ use crate::error::Error;
 use crate::files::Mapping;
 use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
-    DriverLibrary, DriverLibraryError, FileIdentity, MmapWatcher, installed, scan_all, scan_process,
+    DriverLibrary, DriverLibraryError, FileIdentity, MmapBatch, MmapWatcher, installed, scan_all,
+    scan_process,
 };
 use crate::plan::AttachPlan;
 use crate::session::liveness::start_of;
@@ -151,6 +152,8 @@ pub(crate) struct DriverAttachments {
     reported: HashSet<String>,
     context_discovery: ContextDiscovery,
     watch: Option<MmapWatcher>,
+    /// Mappings since the last scan.
+    pending: MmapBatch,
     /// Processes that mapped a driver since the last drain.
     new_processes: Vec<Pid>,
     /// Executable mappings since the last drain.
@@ -183,6 +186,7 @@ impl DriverAttachments {
             reported: HashSet::new(),
             context_discovery: ContextDiscovery::new(plan.link_per_process),
             watch,
+            pending: MmapBatch::default(),
             new_processes: Vec::new(),
             mapped: Vec::new(),
             allocators: (Vec::new(), false),
@@ -215,6 +219,13 @@ impl DriverAttachments {
         Ok(())
     }
 
+    /// Reads new mappings. Returns whether one is that of a driver or an allocator.
+    pub(crate) fn check_mmaps(&mut self) -> bool {
+        let pending = &mut self.pending;
+        self.watch.iter().for_each(|watch| watch.poll(pending));
+        pending.overflowed || !pending.pids.is_empty() || !pending.allocators.is_empty()
+    }
+
     /// Scans for new copies of the driver. Returns whether one was attached.
     pub(crate) fn scan(
         &mut self,
@@ -224,7 +235,8 @@ impl DriverAttachments {
     ) -> Result<bool, Error> {
         let mut known: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
         let before = known.len();
-        let mut batch = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
+        self.check_mmaps();
+        let mut batch = std::mem::take(&mut self.pending);
         self.new_processes.extend_from_slice(&batch.pids);
         self.mapped.append(&mut batch.mapped);
         self.allocators.0.append(&mut batch.allocators);
