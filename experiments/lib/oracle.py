@@ -9,10 +9,13 @@ TOTALS = [("live_bytes", "live_bytes"), ("allocations_total", "allocations"), ("
 
 
 def allocation_key(allocation, thread):
-    """Returns what must be equal of an allocation. Only its exporter knows size and device of imported memory."""
-    own = allocation["kind"] != "imported"
-    return (allocation["address"], allocation["bytes"] if own else 0, allocation["device"] if own else None,
-            allocation["kind"], thread)
+    """Returns what must be equal of an allocation.
+
+    Only its exporter knows size and device of imported memory, and several threads can open it at the same time.
+    """
+    if allocation["kind"] == "imported":
+        return (allocation["address"], 0, None, "imported", None)
+    return (allocation["address"], allocation["bytes"], allocation["device"], allocation["kind"], thread)
 
 
 def listed_allocations(process):

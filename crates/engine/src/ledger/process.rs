@@ -376,13 +376,31 @@ impl Process {
         let own = live.filter(|&slot| existed(since(slot), event.entry_time));
         if let Some(slot) = own {
             self.free_slot(slot, by);
-        } else if !self.match_pending_free(key) {
+        } else if !self.match_pending_free(key) && !self.match_released(key) {
             self.counts.unknown_frees += 1;
             // Memory that was released since the call began could be what it freed.
-            if self.has_all_allocations() && self.pending_frees.released_at < event.entry_time {
+            let was_released = self.pending_frees.released_at >= event.entry_time;
+            let is_unlisted = self.pending_frees.unlisted_until >= Some(event.entry_time);
+            if self.has_all_allocations() && (!was_released || is_unlisted) {
                 self.doubt_racing_free(event, key, live);
             }
         }
+    }
+
+    /// Matches a free with memory that seemed to end with its context, while the free call was in
+    /// progress; returns whether there was one.
+    fn match_released(&mut self, key: AllocationKey) -> bool {
+        let (entered, returned) = self.call;
+        let Some(memory) = self.pending_frees.match_released(key, entered) else { return false };
+        self.counts.frees += 1;
+        self.counts.released = self.counts.released.saturating_sub(1);
+        if entered < memory.call.0 {
+            self.totals.ended_earlier(memory.device, entered, memory.call.0, memory.bytes);
+        }
+        if let Some(entry) = memory.entry {
+            self.sites.close_handle(&entry, returned);
+        }
+        true
     }
 
     /// Handles a free of unknown memory although all allocations were seen: it may be of memory whose

@@ -239,3 +239,37 @@ fn context_end_leaves_objects_of_unknown_contexts_in_doubt() {
     let again = format!("{trace}\n 1.1 ctx create C1 gpu0 \n 1.1 ctx destroy C1");
     assert_eq!(after(&again).uncertainty.lost.objects, 1, "once");
 }
+
+#[test]
+fn free_that_overlaps_the_end_of_its_context_is_a_free() {
+    let trace = "1.1 process 0
+                 1.1 ctx create C1 gpu0 @1-2
+                 1.1 alloc 0x10 1M device C1 @3-4
+                 1.1 alloc 0x20 2M device C1 @5-6
+                 1.1 ctx destroy C1 @50-70";
+    // Entered before and during the destroy call, whose record arrives first.
+    for free in ["1.2 free 0x10 @40-80", "1.2 free 0x10 @60-80"] {
+        let snapshot = after(&format!("{trace}\n {free}"));
+        assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 1, 0)));
+        assert!(only(&snapshot).uncertainty.exact());
+    }
+    // The driver rejects a second free, so another one is of unknown memory.
+    for free in ["1.2 free 0x10 @71-80", "1.2 free 0x10 @60-80\n 1.3 free 0x10 @60-90"] {
+        let snapshot = after(&format!("{trace}\n {free}"));
+        assert_eq!(ends(only(&snapshot)).1, 1, "{free}");
+    }
+}
+
+#[test]
+fn pending_free_that_outlasts_its_context_is_a_free() {
+    let snapshot = after(
+        "1.1 process 0
+         1.1 ctx create C1 gpu0 @1-2
+         1.1 ctx create C2 gpu0 @1-2
+         1.1 alloc 0x10 1M device C1 @3-4
+         1.3 alloc 0x10 1M device C2 @55-60
+         1.1 ctx destroy C1 @50-70
+         1.2 free 0x10 @45-80",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((1, 1), (1, 0, 0, 0)));
+}

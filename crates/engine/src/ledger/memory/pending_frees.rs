@@ -1,15 +1,21 @@
 //! Frees and allocations of the same address whose calls overlap: allocations that were ended by the
-//! reuse of their address, and whose free call is in progress (or lost); and frees that returned
-//! before the call that made the allocation.
+//! reuse of their address, and whose free call is in progress (or lost); frees that returned
+//! before the call that made the allocation; and frees that overlap with the end of a context.
+
+use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
 use crate::model::{AllocationKey, ContextId, DeviceId, Timestamp};
 
 use super::super::driver::reuse::existed;
+use super::allocation::AllocationEntry;
 
 /// Limit of keys; beyond it, pending frees are only counted.
 const MAX_PENDING_KEYS: usize = 65_536;
+
+/// Limit of listed released memory: less than a megabyte.
+const MAX_RELEASED: usize = 4096;
 
 /// An allocation that was ended by reuse.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +34,21 @@ pub(crate) struct PendingFree {
     pub(crate) bytes: u64,
 }
 
+/// Memory that ended with a context, or a free call that was in progress then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReleasedMemory {
+    /// Its device.
+    pub(crate) device: Option<DeviceId>,
+    /// Device memory that it used.
+    pub(crate) bytes: u64,
+    /// Return time of the call that allocated it.
+    pub(crate) allocated_at: Timestamp,
+    /// Entry and return time of the call that ended the context.
+    pub(crate) call: (Timestamp, Timestamp),
+    /// The allocation, if it was live at the end of the context.
+    pub(crate) entry: Option<AllocationEntry>,
+}
+
 /// Pending frees of one process.
 #[derive(Debug, Default)]
 pub(crate) struct PendingFrees {
@@ -40,6 +61,10 @@ pub(crate) struct PendingFrees {
     pub(crate) racing: u64,
     /// Return time of the last call that released memory without a free.
     pub(crate) released_at: Timestamp,
+    /// The memory that was released last.
+    released: VecDeque<(AllocationKey, ReleasedMemory)>,
+    /// Return time of the last such call whose memory is not all in this list.
+    pub(crate) unlisted_until: Option<Timestamp>,
 }
 
 impl PendingFrees {
@@ -86,21 +111,48 @@ impl PendingFrees {
         is_racing
     }
 
+    /// Records memory that was released without a free: a free that has not returned yet may have
+    /// ended it before.
+    pub(crate) fn add_released(&mut self, key: AllocationKey, memory: ReleasedMemory) {
+        if self.released.len() >= MAX_RELEASED
+            && let Some((_, oldest)) = self.released.pop_front()
+        {
+            self.unlisted_until = self.unlisted_until.max(Some(oldest.call.1));
+        }
+        self.released.push_back((key, memory));
+    }
+
+    /// Returns the memory that a successful free must have ended before it was released: the
+    /// driver would have rejected a later free.
+    pub(crate) fn match_released(
+        &mut self,
+        key: AllocationKey,
+        entered: Timestamp,
+    ) -> Option<ReleasedMemory> {
+        if self.released_at < entered {
+            return None;
+        }
+        let position = self.released.iter().rposition(|(released, memory)| {
+            *released == key && existed(memory.allocated_at, entered) && entered <= memory.call.1
+        })?;
+        self.released.remove(position).map(|(_, memory)| memory)
+    }
+
     /// Removes allocations that may have ended with a context, in a call entered at that time,
     /// without a free: they existed then and were ended by reuse since. Returns them.
     pub(crate) fn release_context(
         &mut self,
         context: ContextId,
         entered: Timestamp,
-    ) -> Vec<PendingFree> {
+    ) -> Vec<(AllocationKey, PendingFree)> {
         let mut ended = Vec::new();
         let released = |pending: &PendingFree| {
             pending.context == Some(context)
                 && existed(pending.allocated_at, entered)
                 && entered <= pending.at
         };
-        self.by_key.retain(|_, pending| {
-            ended.extend(pending.extract_if(.., |pending| released(pending)));
+        self.by_key.retain(|key, pending| {
+            ended.extend(pending.extract_if(.., |pending| released(pending)).map(|it| (*key, it)));
             !pending.is_empty()
         });
         self.count -= ended.len() as u64;
@@ -194,5 +246,52 @@ mod tests {
                 .match_free(AllocationKey::address(MAX_PENDING_KEYS as u64 + 1), LATER)
                 .is_none()
         );
+    }
+
+    #[test]
+    fn free_matches_released_memory_only_if_the_calls_overlap() {
+        let mut pending_frees = PendingFrees::default();
+        let key = AllocationKey::address(1);
+        let memory = ReleasedMemory {
+            device: None,
+            bytes: 1,
+            allocated_at: Timestamp(5),
+            call: (Timestamp(10), Timestamp(20)),
+            entry: None,
+        };
+        pending_frees.released_at = memory.call.1;
+        for (entered, expected) in [(4, false), (5, true), (15, true), (20, true), (21, false)] {
+            pending_frees.add_released(key, memory);
+            let found = pending_frees.match_released(key, Timestamp(entered));
+            assert_eq!(found.is_some(), expected, "{entered}");
+            pending_frees.released.clear();
+        }
+        // Two contexts had memory at the address.
+        let newer = ReleasedMemory { allocated_at: Timestamp(16), ..memory };
+        pending_frees.add_released(key, memory);
+        pending_frees.add_released(key, newer);
+        let mut ends = |entered| {
+            let found = pending_frees.match_released(key, Timestamp(entered));
+            found.map(|memory| memory.allocated_at.0)
+        };
+        assert_eq!((ends(15), ends(18), ends(18)), (Some(5), Some(16), None));
+    }
+
+    #[test]
+    fn released_memory_beyond_the_limit_is_marked() {
+        let mut pending_frees = PendingFrees::default();
+        for value in 0..=MAX_RELEASED as u64 {
+            assert_eq!(pending_frees.unlisted_until, None);
+            let memory = ReleasedMemory {
+                device: None,
+                bytes: 1,
+                allocated_at: Timestamp(0),
+                call: (Timestamp(value), Timestamp(value + 5)),
+                entry: None,
+            };
+            pending_frees.add_released(AllocationKey::address(value), memory);
+        }
+        assert_eq!(pending_frees.unlisted_until, Some(Timestamp(5)));
+        assert_eq!(pending_frees.released.len(), MAX_RELEASED);
     }
 }

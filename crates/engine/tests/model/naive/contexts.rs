@@ -5,7 +5,7 @@ use engine::model::ids::{AddressType, ContextId, DeviceId};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
 
-use super::process::Context;
+use super::process::{Context, PendingFree, Released};
 use super::{Live, Process};
 
 impl Process {
@@ -15,7 +15,11 @@ impl Process {
             live.context == Some(context) && live.at <= until && !live.kind.is_pooled()
         };
         while let Some(position) = self.live.iter().position(gone) {
-            self.released_total += self.end(position, false).openings;
+            let old = self.end(position, false);
+            self.released_total += old.openings;
+            let live = Some((old.site, old.kind));
+            let memory = Released { allocated_at: old.at, at: self.now, live };
+            self.released.push((old.key, memory));
         }
         self.end_released(context, until);
         self.release_objects(context, until);
@@ -24,11 +28,14 @@ impl Process {
     /// Memory that existed when the end of its context began, and was replaced since, ended with
     /// it.
     fn end_released(&mut self, context: ContextId, entered: Timestamp) {
-        let before = self.pending_frees.len();
-        self.pending_frees.retain(|old| {
+        let stays = |old: &PendingFree| {
             old.context != Some(context) || old.allocated_at > entered || old.at < entered
-        });
-        self.released_total += (before - self.pending_frees.len()) as u64;
+        };
+        for old in self.pending_frees.extract_if(.., |old| !stays(old)) {
+            self.released_total += 1;
+            let memory = Released { allocated_at: old.allocated_at, at: self.now, live: None };
+            self.released.push((old.key, memory));
+        }
     }
 
     pub(super) fn set_device(&mut self, context: ContextId, device: DeviceId) {

@@ -29,7 +29,7 @@ pub(super) struct Context {
 /// An allocation that was replaced by a new one at its address.
 #[derive(Clone, Copy)]
 pub(super) struct PendingFree {
-    key: AllocationKey,
+    pub(super) key: AllocationKey,
     pub(super) context: Option<ContextId>,
     pub(super) allocated_at: Timestamp,
     pub(super) at: Timestamp,
@@ -71,6 +71,8 @@ pub(super) struct Process {
     pub(super) early_frees: BTreeMap<AllocationKey, Timestamp>,
     /// Return time of the last call that ended a context.
     pub(super) released_at: Timestamp,
+    /// What ended with contexts.
+    pub(super) released: Vec<(AllocationKey, Released)>,
     pub(super) graphs: BTreeMap<GraphId, Vec<TimedNode>>,
     pub(super) execs: BTreeMap<GraphExecId, Exec>,
     pub(super) graph_reserved: BTreeMap<DeviceId, DriverReported>,
@@ -109,6 +111,16 @@ pub(super) struct Process {
     pub(super) newest: Timestamp,
     /// Time of the current call.
     pub(super) now: Timestamp,
+}
+
+/// Memory that ended with a context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Released {
+    pub(super) allocated_at: Timestamp,
+    /// Return time of the call that ended the context.
+    pub(super) at: Timestamp,
+    /// Where it was allocated, unless its address was reused before.
+    pub(super) live: Option<(Option<SiteId>, MemoryKind)>,
 }
 
 impl Process {
@@ -154,6 +166,7 @@ impl Process {
             ambiguous: 0,
             early_frees: BTreeMap::new(),
             released_at: Timestamp(0),
+            released: Vec::new(),
             graphs: BTreeMap::new(),
             execs: BTreeMap::new(),
             graph_reserved: BTreeMap::new(),
@@ -325,7 +338,7 @@ impl Process {
             } else {
                 self.end(position, true);
             }
-        } else if !self.match_pending_free(event, key) {
+        } else if !self.match_pending_free(event, key) && !self.match_released(event, key) {
             self.unknown_frees += 1;
             let is_known = !self.before_trace && self.lost.allocations == 0;
             if is_known && self.released_at < event.entry_time {
@@ -346,6 +359,21 @@ impl Process {
             self.frees_total += 1;
         }
         pending.is_some()
+    }
+
+    /// Matches a free with memory that ended with its context while the free was in progress.
+    fn match_released(&mut self, event: &Event, key: AllocationKey) -> bool {
+        let overlaps = |(released, old): &(AllocationKey, Released)| {
+            *released == key && old.allocated_at <= event.entry_time && event.entry_time <= old.at
+        };
+        let Some(position) = self.released.iter().rposition(overlaps) else { return false };
+        let (_, old) = self.released.remove(position);
+        self.frees_total += 1;
+        self.released_total -= 1;
+        if let Some((site, kind)) = old.live {
+            self.write(site, kind, SiteOp::Close);
+        }
+        true
     }
 
     pub(super) fn fail(&mut self, failed: &FailedCall) {

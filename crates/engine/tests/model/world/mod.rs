@@ -59,16 +59,14 @@ pub(crate) struct Totals {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) unknown_frees: u64,
-    /// Frees in flight when a context ended, or when a launch freed memory of the previous one: the
-    /// end arrives first and ends their memory.
+    /// Frees in flight when a launch freed memory of the previous one: its record arrives first and
+    /// ends their memory.
     pub(crate) overtaken: u64,
 }
 
 impl Program {
     /// Ends the memory of a context.
     fn drop_context(&mut self, context: ContextId) {
-        let frees = self.in_flight.iter().filter(|call| matches!(call.kind, EventKind::Free(_)));
-        self.totals.overtaken += frees.count() as u64;
         self.live.retain(|memory| memory.context != Some(context));
     }
 

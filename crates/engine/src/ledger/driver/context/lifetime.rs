@@ -3,6 +3,7 @@
 use crate::model::{ContextCall, ContextId, DeviceId, Event, Timestamp};
 
 use super::super::super::memory::allocation::{AllocationEntry, Slot};
+use super::super::super::memory::pending_frees::{PendingFree, ReleasedMemory};
 use super::super::super::memory::totals::ByteSum;
 use super::super::super::process::Process;
 use super::super::reuse::existed;
@@ -132,6 +133,17 @@ impl Process {
         let before = self.totals.live;
         self.pending_frees.released_at = self.call.1;
         let slots = self.allocations_of(context, until);
+        for entry in slots.iter().map(|slot| self.allocations.slab[*slot]) {
+            let bytes = if entry.kind.takes_device_memory() { entry.bytes } else { 0 };
+            let memory = ReleasedMemory {
+                device: entry.device(),
+                bytes,
+                allocated_at: entry.returned_at,
+                call: self.call,
+                entry: Some(entry),
+            };
+            self.pending_frees.add_released(entry.key(), memory);
+        }
         self.counts.released += self.remove_allocations(&slots);
         let mut pending = Vec::new();
         if let Some(id) = self.contexts.id(context) {
@@ -146,10 +158,13 @@ impl Process {
     fn release_pending(&mut self, context: ContextId, entered: Timestamp) -> Vec<EndedMemory> {
         let ended = self.pending_frees.release_context(context, entered);
         self.counts.released += ended.len() as u64;
-        let memory: Vec<_> = ended
-            .iter()
-            .map(|free| EndedMemory { device: free.device, bytes: free.bytes, until: free.entered })
-            .collect();
+        let mut memory = Vec::new();
+        for (key, PendingFree { device, bytes, allocated_at, entered: until, .. }) in ended {
+            let call = self.call;
+            let released = ReleasedMemory { device, bytes, allocated_at, call, entry: None };
+            self.pending_frees.add_released(key, released);
+            memory.push(EndedMemory { device, bytes, until });
+        }
         self.ended_earlier(&memory, entered);
         memory
     }
