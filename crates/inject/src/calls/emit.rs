@@ -22,6 +22,9 @@ const PREFETCH_DISTANCE: usize = 512;
 /// Prefetched cache lines; a record has two or three.
 const PREFETCHED_LINES: usize = 3;
 
+/// Maximum number of attempts to read a consistent pair of positions.
+const MAX_STALE_READS: u32 = 1000;
+
 /// Space for a record, not yet visible to the collector.
 pub(crate) struct Reserved {
     header: *const RecordHeader,
@@ -42,19 +45,49 @@ impl Reserved {
     }
 }
 
+/// Whether a record fits into a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Room {
+    Enough {
+        used: u64,
+    },
+    Full,
+    /// The head was read before the tail: since then, other threads wrote records and the collector
+    /// read them.
+    Unknown,
+}
+
+#[inline]
+const fn room(head: u64, tail: u64, space: u64, size: u64) -> Room {
+    let used = head.wrapping_sub(tail);
+    if used > size {
+        Room::Unknown
+    } else if used + space > size {
+        Room::Full
+    } else {
+        Room::Enough { used }
+    }
+}
+
 /// Reserves space in a ring; `None` if it is full.
 #[inline]
 pub(crate) fn reserve(ring: &Ring, data: RingData, bytes: usize) -> Option<Reserved> {
     let space = (bytes + RECORD_HEADER).next_multiple_of(8) as u64;
     let mut head = ring.head.0.load(Ordering::Relaxed);
+    let mut stale_reads = 0;
     loop {
         // The collector's zeroes must be visible before the space is written again.
         let tail = ring.tail.0.load(Ordering::Acquire);
-        if head.wrapping_sub(tail).wrapping_add(space) > data.size {
-            return None;
-        }
-        if head.wrapping_sub(tail) > data.size / 4 {
-            wake();
+        match room(head, tail, space, data.size) {
+            Room::Enough { used } if used > data.size / 4 => wake(),
+            Room::Enough { .. } => {}
+            // The limit is for a collector that writes nonsense: the program must not hang.
+            Room::Unknown if stale_reads < MAX_STALE_READS => {
+                stale_reads += 1;
+                head = ring.head.0.load(Ordering::Relaxed);
+                continue;
+            }
+            Room::Unknown | Room::Full => return None,
         }
         let next = head.wrapping_add(space);
         match ring.head.0.compare_exchange_weak(head, next, Ordering::Relaxed, Ordering::Relaxed) {
@@ -132,4 +165,37 @@ pub(crate) fn lifecycle(tid: u32, kind: u32) {
 pub(crate) fn thread_name(tid: u32, kind: u32, name: [u8; 16]) {
     // A lost name does not count as lost: no total depends on it.
     let _ = write(&ThreadName { head: head(kind, tid), name });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::area::Position;
+
+    const SIZE: u64 = 1 << 12;
+
+    #[test]
+    fn stale_head_does_not_count_as_a_full_ring() {
+        assert_eq!(room(100, 36, 64, SIZE), Room::Enough { used: 64 });
+        assert_eq!(room(SIZE, 0, 64, SIZE), Room::Full);
+        assert_eq!(room(SIZE - 63, 0, 64, SIZE), Room::Full);
+        assert_eq!(room(SIZE - 64, 0, 64, SIZE), Room::Enough { used: SIZE - 64 });
+        assert_eq!(room(100, 164, 64, SIZE), Room::Unknown);
+        // The positions wrap around after 2^64 bytes.
+        assert_eq!(room(u64::MAX - 7, u64::MAX - 71, 64, SIZE), Room::Enough { used: 64 });
+        assert_eq!(room(u64::MAX - 7, 56, 64, SIZE), Room::Unknown);
+    }
+
+    #[test]
+    fn full_ring_and_impossible_positions_refuse_records() {
+        let ring = |head, tail| {
+            let position = |value| Position(AtomicU64::new(value));
+            Ring { head: position(head), tail: position(tail) }
+        };
+        let data = RingData { start: std::ptr::null_mut(), size: SIZE };
+        assert!(reserve(&ring(SIZE, 0), data, 56).is_none());
+        assert!(reserve(&ring(0, SIZE), data, 56).is_none());
+    }
 }
