@@ -25,8 +25,8 @@ pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
 use crate::model::{
     AllocationKey, Allocator, AllocatorView, Bytes, Container, DeviceHolder, DeviceId, FunctionId,
-    GpuId, MemoryKind, MemoryLayer, Nanos, Pid, PoolId, ProcessIdentity, ProcessKey, SiteName, Tid,
-    Timestamp,
+    GpuId, Mark, MemoryKind, MemoryLayer, Nanos, Pid, PoolId, ProcessIdentity, ProcessKey,
+    SiteName, Tid, Timestamp,
 };
 use crate::verdict::{Anomaly, SiteVerdict};
 
@@ -138,6 +138,8 @@ pub struct Snapshot {
     pub gpus: Vec<GpuView>,
     /// Processes that have a GPU open and that the driver does not list, oldest first.
     pub device_holders: Vec<DeviceHolder>,
+    /// Marks since the last snapshot; in the last report, the newest.
+    pub marks: Vec<Mark>,
     /// Memory that ended processes had not freed, only with [`SnapshotOptions::ended_sites`].
     pub not_freed: Vec<NotFreed>,
 }

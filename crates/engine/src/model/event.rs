@@ -5,8 +5,8 @@ pub use crate::model::loss::LostDelta;
 use crate::model::named::named_enum;
 use crate::model::{
     AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, DeviceHolder,
-    DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MemoryKind, ObjectCall,
-    PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId, StreamId, Tid, Timestamp,
+    DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MarkKind, MemoryKind,
+    ObjectCall, PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId, StreamId, Tid, Timestamp,
 };
 
 /// One event.
@@ -93,6 +93,14 @@ pub enum EventKind {
     Block(BlockEvent),
     /// A process has such an allocator: whether its blocks are tracked.
     Allocator(Allocator, BlockTracking),
+    /// A user or program set a mark. The pid is 0 for marks of the whole host. Arrives up to a read of
+    /// the ring later than the events of its time.
+    Mark {
+        /// Kind.
+        kind: MarkKind,
+        /// Label; untrusted.
+        label: Box<str>,
+    },
     /// Frames of a site. May arrive after the first event that refers to the site, because
     /// symbolization takes time; the pid is unused.
     Site(SiteFrames),

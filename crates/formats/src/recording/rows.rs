@@ -4,8 +4,9 @@ use engine::model::{
     AddressType, Allocate, AllocationKey, Allocator, BlockOp, BlocksUnavailable, ContextCall,
     ContextId, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction, GpuActivity,
     GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language, LaunchShape,
-    LaunchTarget, MemoryKind, MemoryLocation, NameSource, ObjectCall, ObjectKind, PhysicalHandleId,
-    PoolCall, PoolId, ProcessInfo, SiteId, StreamId, UnknownReason, UnnamedReason, VmmCall,
+    LaunchTarget, MarkKind, MemoryKind, MemoryLocation, NameSource, ObjectCall, ObjectKind,
+    PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId, StreamId, UnknownReason,
+    UnnamedReason, VmmCall,
 };
 
 use super::read::row_cells::{RowCells, RowError};
@@ -103,6 +104,7 @@ macro_rules! word_cells {
 word_cells! {
     AddressType AddressType::name, CopyDirection CopyDirection::name,
     FreeFunction FreeFunction::name, Language Language::name,
+    MarkKind MarkKind::name => MarkKind::Point,
     NameSource NameSource::name => NameSource::Call, ObjectKind ObjectKind::name, BlocksUnavailable BlocksUnavailable::name,
     Allocator Allocator::name => Allocator::PyTorch,
     UnknownReason reason_name, UnnamedReason UnnamedReason::name,
@@ -369,6 +371,7 @@ call_rows! {
         "driver_usage" DriverUsage { gpu: Gpu, bytes: Bytes, only: IsOnlyGpu },
         "gpu_free" GpuFree { gpu: Gpu, bytes: Bytes },
         "driver_usage_lost" DriverUsageLost,
+        "mark" Mark { kind: MarkKind, label: Name },
     }
     GpuActivity {
         "launches" Launches(launches),

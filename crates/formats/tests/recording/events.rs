@@ -17,6 +17,7 @@ use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
     KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
+use engine::model::mark::MarkKind;
 use engine::model::memory_kind::MemoryKind;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, Language, UnknownReason};
@@ -425,6 +426,7 @@ fn listed(kind: &EventKind) {
         | EventKind::DriverUsage { .. }
         | EventKind::GpuFree { .. }
         | EventKind::DeviceHolders(_)
+        | EventKind::Mark { .. }
         | EventKind::DriverUsageLost
         | EventKind::Lost(_)
         | EventKind::Activity(_)
@@ -459,6 +461,8 @@ fn kind() -> BoxedStrategy<EventKind> {
         (gpu(), any::<u64>(), any::<bool>())
             .prop_map(|(gpu, bytes, only)| EventKind::DriverUsage { gpu, bytes, only }),
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
+        (select(MarkKind::ALL.to_vec()), name())
+            .prop_map(|(kind, label)| EventKind::Mark { kind, label }),
         lost(),
         activity().prop_map(EventKind::Activity),
         object().prop_map(EventKind::Object),
