@@ -14,6 +14,7 @@ start the collector before CUDA is initialized:
 from vramscope import _collector
 from vramscope._collector import VramscopeError, start, stop
 from vramscope._format import format_size, parse_size
+from vramscope._mark import mark, phase
 from vramscope._measure import Frame, Measurement, Site, Tensors, measure, measured
 from vramscope._notebook import load_ipython_extension
 from vramscope._server import on_memory_pressure, remove_memory_pressure_callback
@@ -27,10 +28,12 @@ __all__ = [
     "VramscopeError",
     "format_size",
     "load_ipython_extension",
+    "mark",
     "measure",
     "measured",
     "on_memory_pressure",
     "parse_size",
+    "phase",
     "remove_memory_pressure_callback",
     "start",
     "stop",

@@ -18,6 +18,7 @@ pub mod gpus;
 pub mod hooks;
 pub mod in_process;
 pub mod libraries;
+mod marks;
 pub mod plan;
 pub mod session;
 mod stacks;
@@ -31,4 +32,5 @@ mod random;
 
 pub use clock::monotonic;
 pub use error::Error;
+pub use marks::{MarkAnswers, MarkRequest, MarkScope, send_mark};
 pub use threads::panic_message;

@@ -245,6 +245,9 @@ pub(crate) enum AnalysisArg {
     /// Memory by the library that allocated it
     #[value(alias = "library")]
     Libraries,
+    /// Memory between marks (`vramscope mark`)
+    #[value(alias = "phases")]
+    Marks,
     /// Fragmentation of caches and pools
     #[value(alias = "frag")]
     Fragmentation,

@@ -1,5 +1,5 @@
 //! The command line of verbs that inspect processes, programs and the host: `advise`, `explain`, `why`,
-//! `reclaim` and `doctor`.
+//! `reclaim`, `mark` and `doctor`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,6 +46,16 @@ EXAMPLES
 
 Functions are registered with vramscope.on_memory_pressure of the Python package. Exits with status
 1 if there are none, or if one fails.";
+
+pub(super) const MARK_EXAMPLES: &str = "\
+EXAMPLES
+  vramscope mark \"epoch 3\"                    a point in time, for all processes of the host
+  vramscope mark -p 4711 \"epoch 3\"            for one process; needs no root if it is yours
+  vramscope mark -p 4711 --begin evaluation    a range, until the same label with --end
+  vramscope mark -p 4711 --end evaluation
+
+Running traces of this host show and record the label: trace, record, run, top and serve. In
+Python: vramscope.mark(\"epoch 3\"). `vramscope report FILE marks` shows the memory between marks.";
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\
 EXAMPLES
@@ -129,6 +139,25 @@ pub(crate) struct ProgramArgs {
     pub(crate) pid: u32,
     #[command(flatten)]
     pub(crate) format: FormatOptions,
+}
+
+#[derive(Args)]
+pub(crate) struct MarkArgs {
+    /// Text of at most 256 bytes
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: String,
+    /// Only for this process (may be repeated); default: all processes, which requires root
+    #[arg(short, long = "pid", value_name = "PID")]
+    pub(crate) pid: Vec<u32>,
+    /// Begin a range instead of marking a point
+    #[arg(long, conflicts_with = "end")]
+    pub(crate) begin: bool,
+    /// End the newest range with this label
+    #[arg(long)]
+    pub(crate) end: bool,
+    /// Only in the trace that this vramscope process runs
+    #[arg(long, value_name = "PID")]
+    pub(crate) tracer: Option<u32>,
 }
 
 #[derive(Args)]

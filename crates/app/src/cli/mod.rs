@@ -24,7 +24,7 @@ pub(crate) use files::{
     AnalysisArg, DiffArgs, DiffFormat, ExportArgs, ExportFormat, FileFilterArgs, ReplayArgs,
     ReportArgs, ReportFormat, SmiArgs,
 };
-pub(crate) use inspect::{AdviseArgs, DoctorArgs, ExplainArgs, ProgramArgs};
+pub(crate) use inspect::{AdviseArgs, DoctorArgs, ExplainArgs, MarkArgs, ProgramArgs};
 pub(crate) use packaging::{CompletionsArgs, DemoArgs, ManArgs};
 pub(crate) use plot::PlotArgs;
 pub(crate) use serve::ServeArgs;
@@ -94,6 +94,9 @@ enum Verb {
     /// Explain where the driver-reported memory of a process goes
     #[command(after_help = inspect::EXPLAIN_EXAMPLES)]
     Explain(Box<ExplainArgs>),
+    /// Label a time in all running traces, such as the start of an epoch
+    #[command(after_help = inspect::MARK_EXAMPLES)]
+    Mark(MarkArgs),
     /// Check whether this host can trace, and what is missing
     #[command(after_help = inspect::DOCTOR_EXAMPLES, alias = "check")]
     Doctor(DoctorArgs),
@@ -161,6 +164,7 @@ pub(crate) fn run() -> Result<Outcome> {
         Verb::Serve(options) => commands::serve::run(&options),
         Verb::Why(options) => commands::program::why::run(&options),
         Verb::Reclaim(options) => commands::program::reclaim::run(&options),
+        Verb::Mark(options) => commands::mark::run(&options),
         Verb::Doctor(options) => commands::doctor::run(&options),
         Verb::Demo(options) => commands::demo::run(&options),
     }

@@ -7,6 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod file;
+pub(crate) mod mark;
 pub(crate) mod packaging;
 pub(crate) mod program;
 pub(crate) mod serve;

@@ -65,6 +65,8 @@ impl ProcessFilter {
         snapshot.suspects.retain(|one| is_verdict(one.pid, &one.process));
         snapshot.suspects_total = snapshot.suspects.len() as u64;
         snapshot.other_verdicts.retain(|one| is_verdict(one.pid, &one.process));
+        let is_kept = |pid: Pid| selected.iter().any(|one| one.key.pid == pid);
+        snapshot.marks.retain(|one| one.pid.is_none_or(is_kept));
         snapshot.anomalies.retain(|one| is_selected(one.pid, &one.process));
         snapshot.out_of_memory.retain(|one| is_selected(one.pid, &one.name));
     }

@@ -11,6 +11,7 @@ use engine::model::ids::{
     PhysicalHandleId, PoolId, SiteId, StreamId,
 };
 use engine::model::memory_kind::MemoryKind;
+use engine::model::overhead::ContextLimit;
 use engine::model::units::Timestamp;
 
 use super::handles::BindingChange;
@@ -326,6 +327,10 @@ impl CallRecord {
             | CallSemantics::PrimaryRetain
             | CallSemantics::PrimaryRelease
             | CallSemantics::PrimaryReset => self.context_change(semantics).map(EventKind::Context),
+            CallSemantics::ContextLimit => {
+                let limit = ContextLimit::from_code(self.argument(0) & u64::from(u32::MAX))?;
+                Some(EventKind::Limit { limit, value: self.argument(1) })
+            }
             CallSemantics::PoolCreate
             | CallSemantics::PoolImport
             | CallSemantics::PoolDestroy

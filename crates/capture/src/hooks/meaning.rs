@@ -321,6 +321,7 @@ impl CallSemantics {
             Self::ContextDevice { context } => context_device(context),
             Self::ContextCreate { .. } => CONTEXT_CREATE,
             Self::ContextDestroy => CONTEXT_DESTROY,
+            Self::ContextLimit => memory("sizes heaps and stacks that are driver memory", PLAIN),
             Self::PrimaryRetain => memory("creates or shares a context", OUT),
             Self::PrimaryRelease | Self::PrimaryReset => memory(END, ENDS_CONTEXT),
             Self::StreamCreate | Self::GreenStreamCreate => STREAM_CREATE,

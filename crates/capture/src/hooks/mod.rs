@@ -188,6 +188,8 @@ pub enum CallSemantics {
     },
     /// Destroys the context in argument 0 and everything in it.
     ContextDestroy,
+    /// limit, value: of the thread's context.
+    ContextLimit,
     /// stream*: in the thread's context.
     StreamCreate,
     /// stream*, green context.

@@ -30,6 +30,15 @@ pub fn parent_of(pid: Pid) -> Option<Pid> {
     (parent > 0).then_some(Pid(parent))
 }
 
+/// Limit of generations that are searched for an ancestor.
+const MAX_GENERATIONS: usize = 64;
+
+/// Returns whether a process is one of others, or descends from one.
+pub(crate) fn descends_from(pid: Pid, roots: &[Pid]) -> bool {
+    let mut line = std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(MAX_GENERATIONS);
+    line.any(|pid| roots.contains(&pid))
+}
+
 /// Returns whether two start times can be of one process: one may be unknown (0), or rounded to a
 /// tick because it is of `/proc`. Those of probes are not rounded, and pids are reused within a tick.
 pub(crate) fn is_same_start(one: u64, other: u64) -> bool {

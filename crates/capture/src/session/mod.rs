@@ -18,6 +18,7 @@ pub(crate) mod trace_mode;
 pub use crate::session::trace_mode::{AllocatorMode, StackMode};
 pub use attach::drivers::Notice;
 pub use driver_reports::DriverReports;
+use liveness::descends_from;
 pub use liveness::parent_of;
 pub use load::attach_mode::probe_host;
 pub use load::bpf_log::recent;
@@ -43,6 +44,7 @@ use crate::decode::{ExecGeneration, ProcessRecord, Record, RecordBody};
 use crate::error::Error;
 use crate::gpus::GpuInfo;
 use crate::in_process::{CollectorDir, InProcess};
+use crate::marks::MarkSocket;
 use crate::plan::AttachPlan;
 use crate::session::liveness::require;
 use crate::stacks::{SiteResolver, StackTables};
@@ -81,6 +83,8 @@ pub struct Session {
     activity: Option<ActivityCounters>,
     sites: Option<SiteResolver>,
     target: Target,
+    /// Marks from outside; `None` if this process has another session.
+    marks: Option<MarkSocket>,
 }
 
 impl Session {
@@ -146,6 +150,7 @@ impl Session {
             activity: options.activity.map(|_| ActivityCounters::new(&loaded)).transpose()?,
             sites,
             target: options.target.clone(),
+            marks: MarkSocket::open().ok(),
             plan: Some(plan),
             source: Box::new(Probes {
                 left_captures: LeftCaptures::new(&loaded)?,
@@ -181,6 +186,7 @@ impl Session {
                 .map(|_| ActivityCounters::with_tables(tables.launches(), tables.copies())),
             sites: sites.transpose()?,
             target: options.target.clone(),
+            marks: MarkSocket::open().ok(),
             plan: None,
             source: Box::new(source),
         })
@@ -275,7 +281,23 @@ impl Session {
         if is_drained && (may_have_missed_exits || self.processes.is_due(now)) {
             self.processes.sweep(now);
         }
+        events.extend(self.drain_marks());
         Ok(events)
+    }
+
+    /// Returns the new marks of the host and of traced processes, also before their first call.
+    fn drain_marks(&mut self) -> Vec<Event> {
+        let Some(marks) = &mut self.marks else { return Vec::new() };
+        let (processes, target) = (&self.processes, &self.target);
+        // In-process tracing of all processes is that of the parent and its children.
+        let parent = self.plan.is_none().then(|| parent_of(Pid(std::process::id()))).flatten();
+        marks.drain(|pid| match (target, parent) {
+            _ if processes.contains(pid) => true,
+            (Target::All, None) => true,
+            (Target::All, Some(parent)) => descends_from(pid, &[parent]),
+            (Target::Processes { pids, follow: true }, _) => descends_from(pid, pids),
+            (Target::Processes { pids, follow: false }, _) => pids.contains(&pid),
+        })
     }
 
     /// Returns the notices since the last call.

@@ -3,7 +3,7 @@
 //!
 //! [`groups`] adds up allocations by group and is the basis of [`leaks`], [`summary`], [`diff`] and
 //! [`bands`]. [`peak`] and [`usage`] keep the part of the history that they need. [`lifetimes`]
-//! returns single allocations. [`fragmentation`] analyzes the final state of caches. [`bands`] and
+//! returns single allocations. [`phases`] measures the time between marks. [`fragmentation`] analyzes the final state of caches. [`bands`] and
 //! [`largest`] provide the data of charts. Verdicts are those of [`crate::ledger::FileLedger`].
 
 pub mod bands;
@@ -14,6 +14,7 @@ pub mod largest;
 pub mod leaks;
 pub mod lifetimes;
 pub mod peak;
+pub mod phases;
 pub mod summary;
 mod time_buckets;
 pub mod usage;

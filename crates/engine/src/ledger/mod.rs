@@ -24,6 +24,7 @@
 //!          EndedSites      sites of ended processes
 //!          NotFreedProcesses  memory that ended processes had not freed
 //!          Measurements    between two points in time that programs select
+//!          MarkLog         the newest marks
 //! ```
 //!
 //! An event costs a few hash lookups, plus a descent in a tree of the thread's *distinct* sizes if
@@ -40,6 +41,7 @@ mod ended_processes;
 mod file;
 mod identity;
 mod losses;
+mod mark_log;
 mod measurements;
 mod memory;
 mod not_freed;
@@ -54,8 +56,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::model::{
-    Bytes, Container, Event, EventKind, GpuId, LostDelta, OUT_OF_MEMORY, Pid, ProcessInfo,
-    SiteRegistry, Timestamp,
+    Bytes, Container, Event, EventKind, GpuId, LostDelta, MigInstance, OUT_OF_MEMORY, Pid,
+    ProcessInfo, SiteRegistry, Timestamp,
 };
 use crate::snapshot::{
     ListScope, LostTotals, OutOfMemory, ProcessEnd, ProcessView, Snapshot, SnapshotOptions,
@@ -66,6 +68,7 @@ use change_log::ChangeLog;
 use driver::gpu_memory::GpuMemory;
 use driver::out_of_memory::OomRetry;
 use ended_processes::EndedProcesses;
+use mark_log::MarkLog;
 use measurements::Measurements;
 use memory::totals::ByteSum;
 use not_freed::NotFreedProcesses;
@@ -121,6 +124,8 @@ pub struct Ledger {
     not_freed: NotFreedProcesses,
     /// Measurements that have not ended.
     measurements: Measurements,
+    /// Marks of users and programs.
+    marks: MarkLog,
     /// Time of the first event.
     start: Option<Timestamp>,
     /// Whether sites are merged.
@@ -174,7 +179,7 @@ impl Ledger {
     /// to its own time, and should come after the events before that time and before the next
     /// snapshot; see [`crate::model::event::LostDelta`].
     pub fn apply(&mut self, event: &Event) {
-        if !matches!(event.kind, EventKind::Site(_)) {
+        if !matches!(event.kind, EventKind::Site(_) | EventKind::Mark { .. }) {
             self.start.get_or_insert(event.time);
         }
         self.dispatch(event);
@@ -240,6 +245,12 @@ impl Ledger {
                     self.record_loss(event, &LostDelta { objects, ..LostDelta::default() });
                 }
             }
+            EventKind::MigInstance(mig) => self.update(event.pid, |process| {
+                process.mig = Some(Arc::new(MigInstance::clone(mig)));
+            }),
+            EventKind::Limit { limit, value } => {
+                self.process(event).overhead.set_limit(*limit, *value);
+            }
             EventKind::Gpus(gpus) => self.update(event.pid, |process| process.set_gpus(gpus)),
             EventKind::DriverUsage { gpu, bytes, only } => self.update(event.pid, |process| {
                 process.set_driver_usage(event, *gpu, Bytes(*bytes), *only);
@@ -262,6 +273,7 @@ impl Ledger {
             EventKind::Allocator(allocator, tracking) => self.update(event.pid, |process| {
                 process.set_block_tracking(event, *allocator, *tracking);
             }),
+            EventKind::Mark { .. } => self.marks.push(event),
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
         }
     }
@@ -314,6 +326,7 @@ impl Ledger {
             other_verdicts: verdicts.others,
             gpus: self.gpu_memory.views(at),
             device_holders: self.gpu_memory.holders.to_vec(),
+            marks: self.marks.report(options.ended_sites),
             ..shown_sites
         };
         self.finish_snapshot(ended);

@@ -6,6 +6,7 @@ mod driver;
 pub mod event;
 pub mod ids;
 pub mod loss;
+pub mod mark;
 pub mod memory_kind;
 pub mod named;
 mod process;
@@ -15,7 +16,7 @@ pub mod units;
 
 pub use allocator::{blocks, caching_allocator};
 pub use driver::{activity, cuda_error, cuda_object, overhead};
-pub use process::{container, device_holder, holder, program};
+pub use process::{container, device_holder, holder, mig, program};
 
 // The vocabulary is used everywhere, so its items are also here.
 pub use activity::*;
@@ -30,7 +31,9 @@ pub use event::*;
 pub use holder::*;
 pub use ids::*;
 pub use loss::*;
+pub use mark::*;
 pub use memory_kind::*;
+pub use mig::*;
 pub use overhead::*;
 pub use program::*;
 pub use stack::*;

@@ -1,7 +1,9 @@
 //! Notes on the accuracy of a view.
 
+use std::collections::BTreeSet;
+
 use super::GpuRow;
-use crate::model::{Bytes, GpuId, Timestamp};
+use crate::model::{Allocator, Bytes, GpuId, Timestamp};
 use crate::snapshot::{LostTotals, Snapshot};
 
 /// Something that readers should know about the values. Outputs number the notes in this order.
@@ -45,6 +47,16 @@ pub enum Note {
         /// Of those, lost.
         lost: u64,
     },
+    /// Pools of allocators inside processes whose blocks are not visible: nothing is known about leaks in
+    /// them.
+    OpaquePools {
+        /// Driver memory of the pools.
+        bytes: Bytes,
+        /// Number of processes.
+        processes: u64,
+        /// Allocators.
+        allocators: BTreeSet<Allocator>,
+    },
     /// Memory that caching allocators of ended processes held until exit.
     CachedAtExit {
         /// Bytes.
@@ -67,6 +79,7 @@ impl Note {
             Self::NoDeviceMemory { .. } => "no_device_memory",
             Self::NoDriverUsage => "no_driver_usage",
             Self::NoStack { .. } => "no_stack",
+            Self::OpaquePools { .. } => "opaque_pools",
             Self::CachedAtExit { .. } => "cached_at_exit",
         }
     }
@@ -100,10 +113,27 @@ pub(super) fn of(snapshot: &Snapshot, gpus: &[GpuRow<'_>]) -> Vec<Note> {
     if (allocations > 0 && allocations < total) || lost > 0 {
         notes.push(Note::NoStack { allocations, total, lost });
     }
+    notes.extend(opaque_pools(snapshot));
     let cached =
         snapshot.not_freed.iter().fold(0, |sum: u64, one| sum.saturating_add(one.cached.0));
     if cached > 0 {
         notes.push(Note::CachedAtExit { bytes: Bytes(cached) });
     }
     notes
+}
+
+/// Returns the note on pools whose blocks are not visible, if there are any.
+fn opaque_pools(snapshot: &Snapshot) -> Option<Note> {
+    let (mut bytes, mut processes, mut allocators) = (0_u64, 0, BTreeSet::new());
+    for process in &snapshot.processes {
+        let views = process.allocators.iter();
+        let hidden = views.filter_map(|view| Some((view.allocator, view.opaque?.1)));
+        let hidden: Vec<_> = hidden.collect();
+        for (allocator, size) in &hidden {
+            bytes = bytes.saturating_add(size.0);
+            allocators.insert(*allocator);
+        }
+        processes += u64::from(!hidden.is_empty());
+    }
+    (processes > 0).then_some(Note::OpaquePools { bytes: Bytes(bytes), processes, allocators })
 }

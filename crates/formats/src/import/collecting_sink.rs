@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use engine::ledger::FileLedger;
 use engine::model::{
-    AllocationChange, AllocatorSettings, ChangeKind, DeviceId, EndReason, GpuId, Pid, PoolTotals,
-    Segment, StackTable, Timestamp,
+    AllocationChange, AllocatorSettings, ChangeKind, DeviceId, EndReason, GpuId, Mark, Phase, Pid,
+    PoolTotals, Segment, StackTable, Timestamp,
 };
 use engine::snapshot::ProcessView;
 
@@ -17,6 +17,9 @@ const MAX_WARNINGS: usize = 100;
 
 /// Maximum number of kept failed requests.
 const MAX_FAILED_REQUESTS: usize = 100_000;
+
+/// Maximum number of kept marks.
+const MAX_MARKS: usize = 1000;
 
 /// Content of a file besides its changes.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +44,8 @@ pub struct FileInfo {
     pub pools: Vec<PoolTotals>,
     /// Requests that failed with an out-of-memory error, up to `MAX_FAILED_REQUESTS`.
     pub failed_allocations: Vec<FailedAllocation>,
+    /// The first marks of users and programs, up to `MAX_MARKS`.
+    pub marks: Vec<Mark>,
     /// State at the end of a recording.
     pub state: Option<FileState>,
     /// Warnings of the reader.
@@ -73,6 +78,11 @@ impl FileInfo {
             Cow::Owned(FileState { snapshot, gpus: Vec::new() })
         };
         self.state.as_ref().map_or_else(classify, Cow::Borrowed)
+    }
+
+    /// Returns the time between marks.
+    pub fn phases(&self) -> Vec<Phase> {
+        Phase::of(&self.marks)
     }
 
     /// Returns the time that others are relative to: that of the wall clock, or else of the first
@@ -300,6 +310,18 @@ impl ImportSink for CollectingSink<'_> {
         let is_selected = self.selects_on(failed.pid, failed.device);
         if is_selected && self.info.failed_allocations.len() < MAX_FAILED_REQUESTS {
             self.info.failed_allocations.push(*failed);
+        }
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        if !mark.pid.is_none_or(|pid| self.selects(pid)) {
+            return;
+        }
+        if self.info.marks.len() < MAX_MARKS {
+            self.info.marks.push(mark);
+        } else {
+            let text = format!("marks after the first {MAX_MARKS} are not shown");
+            self.warn(Warning { text, count: 1, inexact: false });
         }
     }
 

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use engine::analysis::MemoryScope;
 use engine::model::{
-    AllocationChange, AllocatorSettings, AllocatorStats, DeviceId, GpuId, Pid, PoolTotals, Segment,
-    SiteId, StackTable, Timestamp,
+    AllocationChange, AllocatorSettings, AllocatorStats, DeviceId, GpuId, Mark, Pid, PoolTotals,
+    Segment, SiteId, StackTable, Timestamp,
 };
 use engine::snapshot::Snapshot;
 
@@ -93,6 +93,8 @@ pub trait ImportSink {
     fn state(&mut self, _state: FileState) {}
     /// Called when a request for device memory failed with an out-of-memory error.
     fn failed_allocation(&mut self, _failed: &FailedAllocation) {}
+    /// Called with a mark of a user or program.
+    fn mark(&mut self, _mark: Mark) {}
     /// Called for input that the reader cannot use, or that makes values inexact.
     fn warn(&mut self, warning: Warning);
     /// Called now and then with the progress, in bytes or rows of a total.

@@ -7,8 +7,8 @@ use std::path::Path;
 use engine::analysis::is_host;
 use engine::ledger::Ledger;
 use engine::model::{
-    AllocationChange, ChangeKind, DeviceId, Event, EventKind, FailedCall, GpuId, OUT_OF_MEMORY,
-    PoolTotals, SiteFrames, SiteId, Timestamp,
+    AllocationChange, ChangeKind, DeviceId, Event, EventKind, FailedCall, GpuId, Mark,
+    OUT_OF_MEMORY, PoolTotals, SiteFrames, SiteId, Timestamp,
 };
 use engine::snapshot::{EndedHistory, OutOfMemory, ProcessView, Snapshot, SnapshotOptions};
 
@@ -166,6 +166,7 @@ impl RecordingImport<'_> {
                 self.sink.device_map(event.pid, gpus);
                 self.name_devices(gpus);
             }
+            EventKind::Mark { .. } => Mark::of(event).into_iter().for_each(|it| self.sink.mark(it)),
             _ => {}
         }
         if let EventKind::Failed(FailedCall {

@@ -2,10 +2,11 @@
 
 use engine::model::{
     AddressType, Allocate, AllocationKey, Allocator, BlockOp, BlocksUnavailable, ContextCall,
-    ContextId, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction, GpuActivity,
-    GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language, LaunchShape,
-    LaunchTarget, MemoryKind, MemoryLocation, NameSource, ObjectCall, ObjectKind, PhysicalHandleId,
-    PoolCall, PoolId, ProcessInfo, SiteId, StreamId, UnknownReason, UnnamedReason, VmmCall,
+    ContextId, ContextLimit, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction,
+    GpuActivity, GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language,
+    LaunchShape, LaunchTarget, MarkKind, MemoryKind, MemoryLocation, MigInstance, NameSource,
+    ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId, StreamId,
+    UnknownReason, UnnamedReason, VmmCall,
 };
 
 use super::read::row_cells::{RowCells, RowError};
@@ -103,6 +104,7 @@ macro_rules! word_cells {
 word_cells! {
     AddressType AddressType::name, CopyDirection CopyDirection::name,
     FreeFunction FreeFunction::name, Language Language::name,
+    ContextLimit ContextLimit::name, MarkKind MarkKind::name => MarkKind::Point,
     NameSource NameSource::name => NameSource::Call, ObjectKind ObjectKind::name, BlocksUnavailable BlocksUnavailable::name,
     Allocator Allocator::name => Allocator::PyTorch,
     UnknownReason reason_name, UnnamedReason UnnamedReason::name,
@@ -304,6 +306,7 @@ row_fields! {
         key: Address, kind: Kind, bytes: Bytes, context: Context, device: Device, pool: Pool,
         stream: Stream, site: SiteId,
     }
+    MigInstance { uuid: Uuid, profile: Name }
     Free { key: Address, by: FreeFunction, stream: Stream }
     KernelLaunches {
         target: KernelHandle, calls: Calls, captured: Captured, checked: Checked, failed: Failed,
@@ -369,6 +372,9 @@ call_rows! {
         "driver_usage" DriverUsage { gpu: Gpu, bytes: Bytes, only: IsOnlyGpu },
         "gpu_free" GpuFree { gpu: Gpu, bytes: Bytes },
         "driver_usage_lost" DriverUsageLost,
+        "mig_instance" MigInstance(mig),
+        "context_limit" Limit { limit: ContextLimit, value: Bytes },
+        "mark" Mark { kind: MarkKind, label: Name },
     }
     GpuActivity {
         "launches" Launches(launches),

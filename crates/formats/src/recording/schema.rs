@@ -77,7 +77,7 @@ columns! {
     RowType "type" Text "row type, see the next table; the only column that is never null",
     TimeNs "time_ns" U64 "end of the call or event, in nanoseconds of the machine's monotonic clock",
     EntryNs "entry_ns" U64 "entry of the call; null if it took no time",
-    Pid "pid" U32 "process; 0 for losses that belong to no process",
+    Pid "pid" U32 "process; 0 for events that belong to no process",
     Tid "tid" U32 "thread",
     Address "address" U64 "pointer, or the handle that `address_type` names; the destination of copies",
     AddressType "address_type" Text "what `address` is: `pointer`, `handle`, `array`, `pool` or `external`",
@@ -102,9 +102,9 @@ columns! {
     Gpu "gpu" U16 "GPU index on the host",
     Uid "uid" U32 "owner of the process",
     ProcessStartNs "process_start_ns" U64 "start of the process, in nanoseconds since boot; 0 if unknown",
-    Name "name" Text "name of the process, program, thread, kernel, GPU, metadata key or container",
+    Name "name" Text "name of the process, program, thread, kernel, GPU, metadata key or container; label of a mark; profile of a MIG instance",
     Value "value" Text "value of a metadata key",
-    Uuid "uuid" Text "`gpu`: UUID",
+    Uuid "uuid" Text "`gpu`, `mig_instance`: UUID",
     TimeZone "time_zone" Text "`clock`: time zone",
     BeforeTrace "before_trace" Bool "`process`: it started before the trace",
     IsOnlyGpu "is_only_gpu" Bool "`driver_usage`: the driver lists the process on no other GPU",
@@ -157,6 +157,8 @@ columns! {
     TreePid "tree_pid" U32 "`program`: root of its process tree",
     TreeProgram "tree_program" Text "`program`: program of that root",
     Release "release" Text "`program`: release of the program, if its environment names one",
+    MarkKind "mark" Text "`mark`: kind of the mark: `point`, `begin` or `end`",
+    ContextLimit "limit" Text "`context_limit`: the limit: `stack`, `printf_fifo`, `malloc_heap`, `launch_depth` or `pending_launches`",
 }
 
 impl Column {
@@ -276,7 +278,13 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("primary_release", "`cuDevicePrimaryCtxRelease`", "device"),
     ("primary_reset", "`cuDevicePrimaryCtxReset`", "device"),
     ("context_discovered", "device of a context from before the trace", "context, device"),
+    (
+        "context_limit",
+        "`cuCtxSetLimit`; `bytes` is its value, for launches their number",
+        "limit, bytes",
+    ),
     ("device_map", "GPUs of the devices of the process", "device_gpus"),
+    ("mig_instance", "MIG instance on which the process runs", "uuid, name"),
     (
         "driver_usage",
         "GPU memory used by the process, as reported by the driver",
@@ -288,6 +296,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "earlier `driver_usage` and `gpu_free` rows no longer hold; belongs to no process",
         "",
     ),
+    ("mark", "a user or program set a mark; `pid` is 0 for the whole host", "mark, name"),
     (
         "lost",
         "events lost since the last such row",

@@ -41,6 +41,7 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         anomalies,
         gpus: _,
         device_holders: _,
+        marks: _,
         suspects_total: _,
         not_freed,
     } = snapshot;

@@ -17,7 +17,10 @@ use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
     KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
+use engine::model::mark::MarkKind;
 use engine::model::memory_kind::MemoryKind;
+use engine::model::mig::MigInstance;
+use engine::model::overhead::ContextLimit;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, Language, UnknownReason};
 use engine::model::units::Timestamp;
@@ -425,6 +428,9 @@ fn listed(kind: &EventKind) {
         | EventKind::DriverUsage { .. }
         | EventKind::GpuFree { .. }
         | EventKind::DeviceHolders(_)
+        | EventKind::Mark { .. }
+        | EventKind::Limit { .. }
+        | EventKind::MigInstance(_)
         | EventKind::DriverUsageLost
         | EventKind::Lost(_)
         | EventKind::Activity(_)
@@ -459,6 +465,13 @@ fn kind() -> BoxedStrategy<EventKind> {
         (gpu(), any::<u64>(), any::<bool>())
             .prop_map(|(gpu, bytes, only)| EventKind::DriverUsage { gpu, bytes, only }),
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
+        (name(), name()).prop_map(|(uuid, profile)| EventKind::MigInstance(Box::new(
+            MigInstance { uuid, profile }
+        ))),
+        (select(ContextLimit::ALL.to_vec()), any::<u64>())
+            .prop_map(|(limit, value)| EventKind::Limit { limit, value }),
+        (select(MarkKind::ALL.to_vec()), name())
+            .prop_map(|(kind, label)| EventKind::Mark { kind, label }),
         lost(),
         activity().prop_map(EventKind::Activity),
         object().prop_map(EventKind::Object),

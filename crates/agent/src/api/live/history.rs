@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use engine::model::{MemoryKind, ProcessKey, SiteName};
+use engine::model::{Mark, MemoryKind, ProcessKey, SiteName};
 use engine::snapshot::{ProcessView, SiteView, Snapshot};
 use engine::view::{GpuRow, View};
 use formats::report::view::page;
@@ -32,6 +32,9 @@ const MIN_DISTANCE: u64 = 500_000_000;
 
 /// Maximum number of rows: two per second, then one per window.
 const MAX_ROWS: usize = (RECENT / MIN_DISTANCE + MAX_AGE / WINDOW) as usize;
+
+/// Maximum number of marks, the newest.
+const MAX_MARKS: usize = 200;
 
 /// Maximum length of the name of a band.
 const MAX_NAME_CHARS: usize = 96;
@@ -113,12 +116,15 @@ pub(super) struct History {
     pub(super) bands: [Vec<Band>; 4],
     /// Number of values that are not bands, in the newest row.
     pub(super) others: [u64; 4],
+    /// Marks of the last hour.
+    pub(super) marks: VecDeque<Mark>,
 }
 
 impl History {
     /// Maximum memory of all rows and bands.
-    pub(super) const MAX_BYTES: usize =
-        MAX_ROWS * size_of::<Row>() + 4 * BANDS * (size_of::<Band>() + 4 * MAX_NAME_CHARS);
+    pub(super) const MAX_BYTES: usize = MAX_MARKS * (size_of::<Mark>() + Mark::MAX_LABEL_BYTES)
+        + MAX_ROWS * size_of::<Row>()
+        + 4 * BANDS * (size_of::<Band>() + 4 * MAX_NAME_CHARS);
 
     pub(super) fn new() -> Self {
         Self {
@@ -126,11 +132,17 @@ impl History {
             thinned: 0,
             bands: [const { Vec::new() }; 4],
             others: [0; 4],
+            marks: VecDeque::new(),
         }
     }
 
     /// Adds a snapshot.
     pub(super) fn record(&mut self, sequence: u64, view: &View<'_>, snapshot: &Snapshot) {
+        self.marks.extend(snapshot.marks.iter().cloned());
+        let excess = self.marks.len().saturating_sub(MAX_MARKS);
+        self.marks.drain(..excess);
+        let is_old = |mark: &Mark| mark.at.0.saturating_add(MAX_AGE) < snapshot.at.0;
+        self.marks.retain(|mark| !is_old(mark));
         let used = view.gpus.iter().filter_map(|gpu| gpu.used).map(|used| used.0);
         let mut row = Row {
             at: snapshot.at.0,

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use engine::model::Timestamp;
+use engine::model::{Phase, Timestamp};
 use engine::view::View;
+use formats::WallClock;
 use formats::report::view::page::{
     GpuItem, Keyed, LEAK_COLUMNS, LeakItem, ProcessItem, Summary, process_columns,
 };
+use formats::sanitize::sanitize;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -29,6 +31,17 @@ pub(super) struct PageState {
     incidents: Vec<IncidentView>,
     totals: Totals,
     row: Row,
+    phases: Vec<PhaseItem>,
+}
+
+/// The time between two marks, in milliseconds of the local time of the host.
+#[derive(Clone, PartialEq, Serialize)]
+struct PhaseItem {
+    label: String,
+    pid: Option<u32>,
+    begin_ms: i64,
+    /// None for points.
+    end_ms: Option<i64>,
 }
 
 /// Lengths of the whole lists, and the agent's own usage.
@@ -79,6 +92,7 @@ impl PageState {
             incidents,
             totals,
             row: history.rows.back()?.clone(),
+            phases: phases(history, clock),
         })
     }
 
@@ -91,15 +105,15 @@ impl PageState {
     ) -> Value {
         let clock = &published.context.clock;
         let first = history.rows.front().map_or(0, |row| row.at);
-        let offset = i64::from(clock.offset()) * 1000;
-        let start = clock.nanos(Timestamp(first)) / 1_000_000;
+        let start_ms = local_ms(Timestamp(first), clock);
         json!({
             "sequence": self.sequence,
             "facts": facts,
             // Local time of the host, as in its text reports.
-            "start_ms": start + offset,
+            "start_ms": start_ms,
             "columns": {"processes": process_columns(), "leaks": LEAK_COLUMNS},
             "history": whole_history(history, first),
+            "phases": self.phases,
             "summary": self.summary,
             "totals": self.totals,
             "gpus": whole_list(&self.gpus),
@@ -124,12 +138,30 @@ impl PageState {
         };
         changed("summary", (self.summary != old.summary).then(|| json!(self.summary)));
         changed("totals", (self.totals != old.totals).then(|| json!(self.totals)));
+        changed("phases", (self.phases != old.phases).then(|| json!(self.phases)));
         changed("gpus", list_change(&old.gpus, &self.gpus));
         changed("processes", list_change(&old.processes, &self.processes));
         changed("leaks", list_change(&old.leaks, &self.leaks));
         changed("incidents", list_change(&old.incidents, &self.incidents));
         all.into()
     }
+}
+
+/// Returns a time in milliseconds of the local time of the host.
+fn local_ms(at: Timestamp, clock: &WallClock) -> i64 {
+    clock.nanos(at) / 1_000_000 + i64::from(clock.offset()) * 1000
+}
+
+/// Returns the time between the marks of the last hour.
+fn phases(history: &History, clock: &WallClock) -> Vec<PhaseItem> {
+    let marks: Vec<_> = history.marks.iter().cloned().collect();
+    let item = |phase: Phase| PhaseItem {
+        label: sanitize(&phase.label).into_owned(),
+        pid: phase.pid.map(|pid| pid.0),
+        begin_ms: local_ms(phase.begin, clock),
+        end_ms: phase.end.filter(|_| !phase.is_point).map(|end| local_ms(end, clock)),
+    };
+    Phase::of(&marks).into_iter().map(item).collect()
 }
 
 fn whole_list<T: Keyed + Serialize>(all: &[T]) -> Value {

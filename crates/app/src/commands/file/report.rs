@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use engine::analysis::groups::GroupTable;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::PeakAnalysis;
+use engine::analysis::phases::PhaseAnalysis;
 use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::ledger::FileLedger;
@@ -199,6 +200,14 @@ impl ReportRequest<'_> {
                 let overlays = smi_overlay::read(&options.overlay, &report, &input)?;
                 self.write(out, &input, AnalysisResult::Usage(&report, &overlays))?
             }
+            AnalysisArg::Marks => {
+                // Phases are known once the file was read, so it is read twice.
+                let selection = input::selection(&options.filter);
+                let phases = input::read(&options.file, selection, &mut |_, _| ())?.info.phases();
+                let mut usage = PhaseAnalysis::new(scope, phases);
+                input = read(&mut |change| usage.observe(change))?;
+                self.write(out, &input, AnalysisResult::Marks(&usage.finish()))?
+            }
             AnalysisArg::Fragmentation => {
                 input = read(&mut |_| ())?;
                 let view = FragmentationView::of(&input.info, options.would_fit);
@@ -228,7 +237,8 @@ impl ReportRequest<'_> {
             AnalysisArg::Summary
             | AnalysisArg::Usage
             | AnalysisArg::Sites
-            | AnalysisArg::Libraries => InitialView::Sites,
+            | AnalysisArg::Libraries
+            | AnalysisArg::Marks => InitialView::Sites,
         };
         plot_data::write_page(&request, initial_view, &mut *out.writer)?;
         out.writer.flush()?;

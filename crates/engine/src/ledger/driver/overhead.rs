@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::model::{
-    Bytes, Event, EventKind, MemoryKind, ObjectKind, OverheadCause, Precision, SiteId, SiteName,
-    SiteRegistry, Timestamp,
+    Bytes, ContextLimit, Event, EventKind, MemoryKind, ObjectKind, OverheadCause, Precision,
+    SiteId, SiteName, SiteRegistry, Timestamp,
 };
-use crate::snapshot::{CauseView, ObjectCostView, OverheadView};
+use crate::snapshot::{CauseView, LimitView, ObjectCostView, OverheadView};
 
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
@@ -51,18 +51,21 @@ struct Calls {
     /// Objects that began, and that ended, by cause.
     began: [u64; OverheadCause::ALL.len()],
     ended: [u64; OverheadCause::ALL.len()],
+    /// Calls by limit.
+    limits: [u64; ContextLimit::ALL.len()],
     /// Allocations and frees of device memory.
     allocations: u64,
 }
 
 impl Calls {
     fn since(&self, before: &Self) -> Self {
-        let less = |now: &[u64; 9], before: &[u64; 9]| {
+        fn less<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
             std::array::from_fn(|index| now[index].saturating_sub(before[index]))
-        };
+        }
         Self {
             began: less(&self.began, &before.began),
             ended: less(&self.ended, &before.ended),
+            limits: less(&self.limits, &before.limits),
             allocations: self.allocations.saturating_sub(before.allocations),
         }
     }
@@ -99,11 +102,26 @@ struct ObjectCost {
     max: i128,
 }
 
+/// A limit that the process has set, and what its calls changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct LimitAccount {
+    value: Option<u64>,
+    calls: u64,
+    bytes: i128,
+    min: i128,
+    max: i128,
+    is_estimated: bool,
+}
+
 /// Memory of one process beyond its traced allocations.
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {
     accounts: [Account; OverheadCause::ALL.len()],
     costs: HashMap<(ObjectKind, Option<SiteId>), ObjectCost>,
+    /// Limits, and the number of calls that raised and that lowered one.
+    limits: [LimitAccount; ContextLimit::ALL.len()],
+    raised: u64,
+    lowered: u64,
     /// Last report whose change was assigned.
     assigned: Option<Report>,
     /// The newest report: calls that have not returned yet may overlap it.
@@ -132,6 +150,7 @@ impl Overhead {
                 | EventKind::Graph(_)
                 | EventKind::Context(_)
                 | EventKind::Object(_)
+                | EventKind::Limit { .. }
         ) {
             let entered = event.entry_time;
             self.entered = Some(self.entered.map_or(entered, |first| first.min(entered)));
@@ -141,7 +160,63 @@ impl Overhead {
 
     /// Forgets the reports: the next one has no predecessor.
     pub(crate) fn clear(&mut self) {
-        *self = Self { costs: std::mem::take(&mut self.costs), ..Self::default() };
+        let (costs, limits) = (std::mem::take(&mut self.costs), self.limits);
+        let (raised, lowered) = (self.raised, self.lowered);
+        *self = Self { costs, limits, raised, lowered, ..Self::default() };
+    }
+
+    /// Sets a limit.
+    pub(crate) fn set_limit(&mut self, limit: ContextLimit, value: u64) {
+        let Some(account) = self.limits.get_mut(limit.index()) else { return };
+        match account.value.unwrap_or(limit.default_value()) <= value {
+            true => self.raised += 1,
+            false => self.lowered += 1,
+        }
+        account.value = Some(value);
+        account.calls += 1;
+    }
+
+    /// Adds a change between two reports to the limits that were set in between.
+    fn record_limits(&mut self, delta: i128, calls: &Calls, is_estimated: bool) {
+        let found = candidates(delta, calls);
+        let all = shares(&self.accounts, delta, &found);
+        let Some((_, part, _)) = all.iter().find(|(cause, ..)| *cause == OverheadCause::Limit)
+        else {
+            return;
+        };
+        let count = calls.limits.iter().filter(|count| **count > 0).count();
+        let rounding = i128::from(calls.allocations).saturating_mul(GRANULARITY).min(delta.abs());
+        for (account, _) in self.limits.iter_mut().zip(calls.limits).filter(|(_, calls)| *calls > 0)
+        {
+            let is_alone = found.len() == 1 && count == 1;
+            account.bytes += part / count.max(1) as i128;
+            account.min += if is_alone { delta - rounding } else { delta.min(0) };
+            account.max += if is_alone { delta } else { delta.max(0) };
+            account.is_estimated |= is_estimated;
+        }
+    }
+
+    /// Returns the limits that were set.
+    fn limit_views(&self) -> Vec<LimitView> {
+        let signed = |bytes: i128| {
+            i64::try_from(bytes).unwrap_or(if bytes < 0 { i64::MIN } else { i64::MAX })
+        };
+        let view = |(limit, account): (ContextLimit, &LimitAccount)| {
+            Some(LimitView {
+                limit,
+                value: account.value?,
+                calls: account.calls,
+                bytes: signed(account.bytes),
+                min: signed(account.min),
+                max: signed(account.max),
+                precision: match account {
+                    LimitAccount { is_estimated: true, .. } => Precision::Estimated,
+                    account if account.min == account.max => Precision::Measured,
+                    _ => Precision::Bounded,
+                },
+            })
+        };
+        ContextLimit::ALL.into_iter().zip(&self.limits).filter_map(view).collect()
     }
 
     /// Whether the newest report can be assigned: no call overlapped it.
@@ -288,6 +363,7 @@ impl Process {
             return;
         }
         assign(&mut self.overhead.accounts, delta, &calls, is_estimated);
+        self.overhead.record_limits(delta, &calls, is_estimated);
         self.record_costs(delta, &calls, (since, newest.queried_at));
         self.overhead.assigned = Some(newest);
     }
@@ -343,7 +419,9 @@ impl Process {
         if self.totals.of(MemoryKind::Graph) > ByteSum::default() {
             add(OverheadCause::GraphMemory, overhead.graph_launches, overhead.graph_launches);
         }
+        add(OverheadCause::Limit, overhead.raised, overhead.lowered);
         add(OverheadCause::BeforeTrace, 0, counts.unknown_frees);
+        calls.limits = overhead.limits.map(|limit| limit.calls);
         calls.allocations = counts.allocations + counts.frees + counts.released;
         calls
     }
@@ -369,6 +447,7 @@ impl Process {
         OverheadView {
             causes,
             is_settled: self.overhead.is_settled(),
+            limits: self.overhead.limit_views(),
             objects: self.object_costs(registry),
         }
     }

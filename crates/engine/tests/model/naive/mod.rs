@@ -122,6 +122,9 @@ impl Naive {
             EventKind::Lost(lost) => self.record_loss(event, lost),
             EventKind::Activity(_)
             | EventKind::DeviceHolders(_)
+            | EventKind::Mark { .. }
+            | EventKind::Limit { .. }
+            | EventKind::MigInstance(_)
             | EventKind::Block(_)
             | EventKind::Allocator(..)
             | EventKind::Identity(_) => {}

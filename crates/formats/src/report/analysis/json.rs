@@ -8,6 +8,7 @@ use engine::analysis::fragmentation::PoolFragmentation;
 use engine::analysis::groups::Group;
 use engine::analysis::leaks::{LeakGroup, LeakReport};
 use engine::analysis::peak::{GroupAtPeak, LiveAtPeak, Peak};
+use engine::analysis::phases::PhaseUsage;
 use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
 use engine::analysis::usage::UsageSeries;
 use engine::analysis::{Amount, GroupKey};
@@ -19,6 +20,7 @@ use serde_json::Value;
 
 use super::views::fragmentation::{AdviceRow, FragmentationView, WouldFit, pool_name, pool_pid};
 use super::views::libraries::{self, LibraryRow};
+use super::views::marks;
 use super::{AnalysisResult, AnalyzedFile, DiffView, OverlaySeries};
 use crate::import::{FileState, Warning};
 use crate::report::frame_json::{FrameJson, long_text};
@@ -49,6 +51,7 @@ pub fn write(
         AnalysisResult::Libraries(result) => {
             fields(&LibrariesJson::new(&libraries::rows(result, file), file))?
         }
+        AnalysisResult::Marks(phases) => fields(&MarksJson::new(phases, file))?,
         AnalysisResult::Fragmentation(result) => fields(&FragmentationJson::new(result))?,
         // These may be long, so they are serialized while they are written.
         AnalysisResult::Peak(peaks) => {
@@ -221,6 +224,27 @@ json_objects! {
         allocations_total: u64 = row.allocated.allocations,
         frees_total: u64 = row.freed,
         pids: Vec<u32> = row.pids.iter().map(|pid| pid.0).collect(),
+    }
+
+    struct MarksJson(phases: &[PhaseUsage], file: &AnalyzedFile<'_>) {
+        phases_total: usize = phases.len(),
+        phases: Vec<PhaseJson> =
+            phases.iter().take(file.shown(phases.len())).map(|one| PhaseJson::new(one, file)).collect(),
+    }
+
+    struct PhaseJson(usage: &PhaseUsage, file: &AnalyzedFile<'_>)
+    let { let phase = &usage.phase; }
+    {
+        label: String = long_text(&phase.label),
+        r#type: &'static str = marks::kind(phase),
+        pid: Option<u32> = phase.pid.map(|pid| pid.0),
+        begin_time: Value = time(file, phase.begin),
+        begin_ns: i64 = file.nanos(phase.begin),
+        /// `null` if nothing ended it.
+        end_ns: Option<i64> = phase.end.map(|end| file.nanos(end)),
+        begin_bytes: u64 = usage.begin_bytes,
+        peak_bytes: u64 = usage.peak_bytes,
+        end_bytes: u64 = usage.end_bytes,
     }
 
     struct SummaryJson(report: &SummaryReport, file: &AnalyzedFile<'_>) {

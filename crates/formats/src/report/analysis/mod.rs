@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use engine::analysis::diff::Diff;
 use engine::analysis::leaks::LeakReport;
 use engine::analysis::peak::Peak;
+use engine::analysis::phases::PhaseUsage;
 use engine::analysis::summary::SummaryReport;
 use engine::analysis::usage::UsageReport;
 use engine::analysis::{MemoryScope, is_host};
@@ -65,6 +66,8 @@ pub enum AnalysisResult<'a> {
     Sites(&'a SummaryReport),
     /// Memory by library.
     Libraries(&'a SummaryReport),
+    /// Memory between marks.
+    Marks(&'a [PhaseUsage]),
     /// Fragmentation of caches and pools.
     Fragmentation(&'a FragmentationView),
 }
@@ -101,6 +104,7 @@ impl AnalysisResult<'_> {
             Self::Usage(..) => "usage",
             Self::Sites(_) => "sites",
             Self::Libraries(_) => "libraries",
+            Self::Marks(_) => "marks",
             Self::Fragmentation(_) => "fragmentation",
         }
     }
@@ -113,6 +117,7 @@ impl AnalysisResult<'_> {
             Self::Usage(result, overlays) => views::usage::document(result, overlays, file),
             Self::Sites(result) => views::sites::document(result, file),
             Self::Libraries(result) => views::libraries::document(result, file),
+            Self::Marks(phases) => views::marks::document(phases, file),
             Self::Fragmentation(result) => views::fragmentation::document(result),
         };
         document.notes.extend(file.notes(self.state().is_some()));
@@ -127,6 +132,7 @@ impl AnalysisResult<'_> {
             | Self::Usage(..)
             | Self::Sites(_)
             | Self::Libraries(_)
+            | Self::Marks(_)
             | Self::Fragmentation(_) => None,
         }
     }
@@ -186,6 +192,7 @@ pub fn write_tsv(
         AnalysisResult::Libraries(result) => {
             tsv::write(out, &views::libraries::table(result, file))
         }
+        AnalysisResult::Marks(phases) => tsv::write(out, &views::marks::table(phases, file)),
         AnalysisResult::Fragmentation(result) => {
             tsv::write(out, &views::fragmentation::table(result))
         }

@@ -15,6 +15,13 @@ const MARGIN_LEFT: f64 = 66.0;
 const MARGIN_TOP: f64 = 30.0;
 const MARGIN_BOTTOM: f64 = 30.0;
 
+/// Height of the bar of a phase, and where the labels of phases are above a panel.
+const PHASE_HEIGHT: f64 = 3.0;
+const PHASE_LABELS: f64 = 24.0;
+
+/// Maximum width of the label of a phase.
+const MAX_PHASE_WIDTH: f64 = 160.0;
+
 /// Height of a line of the legend, and the maximum width of an entry.
 const LEGEND_LINE_HEIGHT: f64 = 19.0;
 const MAX_LEGEND_ENTRY_WIDTH: f64 = 380.0;
@@ -45,7 +52,9 @@ pub(super) fn scene(chart: &Chart) -> Scene {
     let longest = chart.panels.iter().map(span).max().unwrap_or(0).max(1000);
     // With several files, each panel has a line with its name.
     let titles = if chart.panels.len() > 1 { LEGEND_LINE_HEIGHT } else { 0.0 };
-    let top = MARGIN + TITLE_FONT_SIZE + MARGIN_TOP + titles;
+    let has_phases = chart.panels.iter().any(|panel| !panel.phases.is_empty());
+    let labels = if has_phases { LEGEND_LINE_HEIGHT } else { 0.0 };
+    let top = MARGIN + TITLE_FONT_SIZE + MARGIN_TOP + titles + labels;
     let each = (width - MARGIN) / chart.panels.len().max(1) as f64;
     for (index, panel) in chart.panels.iter().enumerate() {
         let left = MARGIN_LEFT + each * index as f64;
@@ -61,6 +70,7 @@ pub(super) fn scene(chart: &Chart) -> Scene {
         axes(&mut shapes, &area, panel, chart);
         bands(&mut shapes, &area, panel, &names);
         lines(&mut shapes, &area, panel);
+        phases(&mut shapes, &area, panel);
         capacity(&mut shapes, &area, panel);
         peak(&mut shapes, &area, panel, chart);
     }
@@ -276,6 +286,32 @@ fn lines(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel) {
         let inside = all.iter().filter(|(at, _)| *at >= area.from && *at <= area.to);
         let points = inside.map(|(at, bytes)| (area.x(*at), area.y(*bytes))).collect();
         shapes.push(Shape::Line { paint: Paint::Text, width: 1.6, dashed: true, points });
+    }
+}
+
+/// Draws a line where each phase begins, a bar for its length, and its label if there is room.
+fn phases(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel) {
+    let mut free = area.left;
+    for phase in &panel.phases {
+        if phase.begin > panel.span.1 || phase.end.is_some_and(|end| end < panel.span.0) {
+            continue;
+        }
+        let x = area.x(phase.begin);
+        let points = vec![(x, area.top), (x, area.bottom)];
+        shapes.push(Shape::Line { paint: Paint::Dim, width: 0.8, dashed: true, points });
+        if let Some(end) = phase.end {
+            let width = (area.x(end) - x).max(1.0);
+            let bar = [x, area.top - PHASE_LABELS + PHASE_HEIGHT, width, PHASE_HEIGHT];
+            shapes.push(Shape::Box(Paint::Dim, bar));
+        }
+        let label = glyphs::fit(&phase.label, FONT_SIZE, MAX_PHASE_WIDTH);
+        let wide = glyphs::width(&label, FONT_SIZE);
+        let left = if x + wide <= area.right { x } else { area.right - wide };
+        if left >= free {
+            let at = (left, area.top - PHASE_LABELS);
+            shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Left, false, label));
+            free = left + wide + 8.0;
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::io::{self, Write};
 
 use engine::analysis::bands::{Band, BandScanResult, BandSeries};
 use engine::headline::UNKNOWN_LIBRARY;
-use engine::model::{SiteId, Timestamp};
+use engine::model::{Phase, SiteId, Timestamp};
 
 use super::analysis::{AnalyzedFile, OverlaySeries};
 use super::view::stack_location;
@@ -65,6 +65,17 @@ pub struct Panel {
     utc: Option<i64>,
     /// Names and points of series of other tools.
     lines: Vec<(String, Vec<(i64, u64)>)>,
+    /// Time between marks.
+    phases: Vec<PanelPhase>,
+}
+
+/// The time between two marks.
+#[derive(Clone, PartialEq, Debug)]
+struct PanelPhase {
+    label: String,
+    begin: i64,
+    /// Only if it began and ended by marks of its own.
+    end: Option<i64>,
 }
 
 impl Panel {
@@ -100,6 +111,11 @@ impl Panel {
             (sanitize(&overlay.name).into_owned(), points.collect())
         };
         let span = scan.span.or(file.info.span).unwrap_or_default();
+        let phase = |phase: Phase| PanelPhase {
+            label: sanitize(&phase.label).into_owned(),
+            begin: nanos(phase.begin),
+            end: phase.end.filter(|_| !phase.is_point).map(nanos),
+        };
         Self {
             title: sanitize(title).into_owned(),
             bands,
@@ -109,6 +125,7 @@ impl Panel {
             span: (nanos(span.0), nanos(span.1)),
             utc: file.info.clock.map(|(_, utc)| utc),
             lines: overlays.iter().map(line).collect(),
+            phases: file.info.phases().into_iter().map(phase).collect(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{ExplainReport, ExplainedProcess, ObjectCostJson, PartJson};
+use super::{ExplainReport, ExplainedProcess, LimitJson, ObjectCostJson, PartJson};
 use crate::report::live::text::TextStyle;
 use crate::report::tables::ColumnSpec;
 use crate::report::view::compact_size;
@@ -18,6 +18,14 @@ const PARTS: [ColumnSpec; 5] = [
     ColumnSpec::left("PRECISION", 0),
     ColumnSpec::flexible("PART", 20, 0),
     ColumnSpec::flexible("WHAT HELPS", 16, 0),
+];
+
+const LIMITS: [ColumnSpec; 5] = [
+    ColumnSpec::left("LIMIT", 0),
+    ColumnSpec::right("VALUE", 0),
+    ColumnSpec::right("CALLS", 0),
+    ColumnSpec::right("CHANGED", 0),
+    ColumnSpec::left("BOUNDS", 0),
 ];
 
 const OBJECTS: [ColumnSpec; 6] = [
@@ -79,6 +87,11 @@ fn write_process(
             share(process.unexplained_bytes)
         ))
     )?;
+    if !process.limits.is_empty() {
+        writeln!(out, "\nLimits set with cuCtxSetLimit")?;
+        let rows: Vec<_> = process.limits.iter().map(limit_cells).collect();
+        table::write(out, &LIMITS, &rows, style)?;
+    }
     if !process.objects.is_empty() {
         writeln!(out, "\nObjects by site")?;
         let rows: Vec<_> = process.objects.iter().take(top).map(object_cells).collect();
@@ -106,6 +119,29 @@ fn cells(part: &PartJson, all: u64) -> Vec<String> {
         sanitize_up_to(&part.description, MAX_CELL_CHARS).into_owned(),
         sanitize_up_to(&part.advice, MAX_CELL_CHARS).into_owned(),
     ]
+}
+
+fn limit_cells(limit: &LimitJson) -> Vec<String> {
+    let is_number = limit.limit.contains("launch");
+    let (low, high) = (signed(limit.min_bytes), signed(limit.max_bytes));
+    let bounds = if low == high { low } else { format!("{low} to {high}") };
+    vec![
+        sanitize_up_to(&limit.limit, MAX_CELL_CHARS).into_owned(),
+        if is_number { limit.value.to_string() } else { compact_size(limit.value) },
+        limit.calls.to_string(),
+        signed(limit.bytes),
+        bounds,
+    ]
+}
+
+/// Returns a change of size: `+64M`.
+fn signed(bytes: i64) -> String {
+    let sign = match bytes.signum() {
+        1 => "+",
+        -1 => "-",
+        _ => "",
+    };
+    format!("{sign}{}", compact_size(bytes.unsigned_abs()))
 }
 
 fn object_cells(cost: &ObjectCostJson) -> Vec<String> {

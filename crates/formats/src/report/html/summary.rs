@@ -7,7 +7,7 @@ use engine::analysis::bands::{Band, BandSeries, GroupBy};
 use engine::analysis::groups::Group;
 use engine::analysis::leaks::LeakGroup;
 use engine::analysis::lifetimes::Lifetime;
-use engine::model::{AllocationChange, EndReason, MemoryKind, SiteId, Timestamp};
+use engine::model::{AllocationChange, EndReason, MemoryKind, Phase, SiteId, Timestamp};
 use engine::verdict::{AnomalyKind, SiteVerdict};
 use engine::view::View;
 use serde_json::{Value, json};
@@ -108,6 +108,18 @@ fn info(report: &HtmlReport<'_>) -> Value {
         "statics": amount(report.leaks.statics),
         "never_freed_by_kind": kinds.collect::<Value>(),
         "changes": scan.changes,
+        "phases": info.phases().iter().map(|phase| phase_row(phase, file)).collect::<Value>(),
+    })
+}
+
+/// Returns the time between two marks.
+fn phase_row(phase: &Phase, file: &AnalyzedFile<'_>) -> Value {
+    json!({
+        "label": sanitize(&phase.label),
+        "pid": phase.pid.map(|pid| pid.0),
+        "begin": file.nanos(phase.begin),
+        // Points have no length of their own.
+        "end": phase.end.filter(|_| !phase.is_point).map(|end| file.nanos(end)),
     })
 }
 

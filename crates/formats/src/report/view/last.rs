@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::view::{GpuRow, Leak, NotFreedRow, ProcessRow, ProcessState, View};
+use engine::view::{GpuRow, Leak, NotFreedRow, Note, ProcessRow, ProcessState, View};
 
 use super::table;
 use super::text::{
@@ -78,7 +78,7 @@ pub(crate) fn headline(view: &View<'_>) -> String {
             let bytes = view.not_freed_bytes();
             return format!("{bytes} not freed at exit. No other leak in {}.", processes(all));
         }
-        (0, _, None) => format!("No leak found in {}.", processes(all)),
+        (0, _, None) => format!("No leak found in {}{}.", processes(all), hidden(view)),
         // Processes that ended earlier are not listed.
         (1, 0, _) => "1 leak in processes that exited.".to_owned(),
         (n, 0, _) => format!("{n} leaks in processes that exited."),
@@ -93,6 +93,17 @@ pub(crate) fn headline(view: &View<'_>) -> String {
         text += &format!(" {} not freed at exit.", view.not_freed_bytes());
     }
     text
+}
+
+/// Returns what a verdict is not about: pools whose inside is not visible.
+fn hidden(view: &View<'_>) -> String {
+    let pools = view.notes.iter().find_map(|note| match note {
+        Note::OpaquePools { bytes, .. } => Some(bytes),
+        _ => None,
+    });
+    pools.map_or_else(String::new, |bytes| {
+        format!(", without {bytes} in pools that are not visible")
+    })
 }
 
 fn note_mark(view: &View<'_>, name: &str) -> String {

@@ -59,6 +59,15 @@ pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
                 if *lost == 0 { String::new() } else { format!("; {lost} stacks were lost") };
             format!("{allocations} of {total} allocations have no call stack ({share:.1} %){lost}")
         }
+        Note::OpaquePools { bytes, processes, allocators } => {
+            let names: Vec<_> = allocators.iter().map(|one| one.library()).collect();
+            let subject = if *processes == 1 { "process" } else { "processes" };
+            format!(
+                "{bytes} of {} in {processes} {subject} are pools whose inside is not visible: \
+                 leaks in them are not found",
+                names.join(", ")
+            )
+        }
         Note::CachedAtExit { bytes } => {
             format!("{bytes} held by caching allocators of frameworks at exit: not a leak")
         }

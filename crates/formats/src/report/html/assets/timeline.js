@@ -82,6 +82,7 @@ const timeline = {
     if (seen > view.inner) paintDense(context, view, series, chosenBand(series));
     else this.shapes(context, view, series);
     for (const line of this.lines()) this.line(context, view, line);
+    this.phases(context, view);
     this.peak(context, view);
   },
 
@@ -153,6 +154,43 @@ const timeline = {
     context.setLineDash([]);
   },
 
+  /** Draws where phases begin, bars for their lengths, and labels where there is room. @param {CanvasRenderingContext2D} context @param {TimeCanvas} view */
+  phases(context, view) {
+    [context.strokeStyle, context.fillStyle, context.lineWidth] = [themed("dim"), themed("dim"), 1];
+    [context.textAlign, context.textBaseline] = ["left", "top"];
+    let free = view.pad.left;
+    for (const { label, begin, end } of data.phases) {
+      if (begin > state.to || (end ?? begin) < state.from) continue;
+      const x = Math.max(view.x(begin), view.pad.left);
+      if (begin >= state.from) {
+        context.setLineDash([2, 4]);
+        context.beginPath();
+        context.moveTo(x, view.pad.top);
+        context.lineTo(x, view.height - view.pad.bottom);
+        context.stroke();
+        context.setLineDash([]);
+      }
+      if (end !== null) context.fillRect(x, view.pad.top - 3, Math.max(1, Math.min(view.x(end), view.width - view.pad.right) - x), 3);
+      const wide = context.measureText(label).width;
+      if (x >= free && x + wide < view.width) {
+        context.fillText(label, x, 2);
+        free = x + wide + 8;
+      }
+    }
+  },
+
+  /** Returns the labels of the phases at a time: ranges, and the newest point of each process. @param {number} time */
+  phasesAt(time) {
+    const points = new Map();
+    const ranges = [];
+    for (const phase of data.phases) {
+      if (phase.begin > time || (phase.end !== null && phase.end < time)) continue;
+      if (phase.end === null) points.set(phase.pid, phase.label);
+      else ranges.push(phase.label);
+    }
+    return [...points.values(), ...ranges].slice(-4);
+  },
+
   /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view */
   peak(context, view) {
     const { bytes, ns } = data.peak;
@@ -186,6 +224,7 @@ const timeline = {
     const { series, row } = this.row(time);
     const total = row < 0 ? 0 : series.totals[row];
     const lines = [tipLine(timeText(time, (state.to - state.from) / 2000)), tipLine("all: ", sizeText(total))];
+    for (const label of this.phasesAt(time)) lines.push(el("div", { class: "name" }, label));
     for (const line of this.lines()) {
       const i = after(line.points.times, time) - 1;
       if (i >= 0) lines.push(tipLine(swatch(line.color, true), `${line.name}: ${sizeText(line.points.sizes[i])}`));

@@ -168,6 +168,15 @@ interface Life {
   offsets: number[];
 }
 
+/** The time between two marks. */
+interface Phase {
+  label: string;
+  pid: number | null;
+  begin: number;
+  /** Null for points, and if nothing ended it. */
+  end: number | null;
+}
+
 interface ReportData {
   file: string;
   source: string;
@@ -180,6 +189,7 @@ interface ReportData {
   opens: string;
   wall_ms: number | null;
   span: [number, number];
+  phases: Phase[];
   kind_names: string[];
   devices: { device: number; name: string; total_bytes: number | null }[];
   processes: Process[];

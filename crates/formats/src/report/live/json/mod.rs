@@ -6,7 +6,7 @@ mod sites;
 
 use std::collections::BTreeMap;
 
-use engine::model::{Bytes, GpuId, result_name};
+use engine::model::{Bytes, GpuId, Mark, MigInstance, result_name};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, PoolView, ProcessEnd,
     ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
@@ -95,10 +95,30 @@ json_objects! {
             .iter()
             .map(|one| AnomalyJson::new(one, context.clock.precise(one.at).into()))
             .collect(),
+        /// Marks since the last report; in the last one, the newest.
+        #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
+        marks: Vec<MarkJson> =
+            snapshot.marks.iter().map(|mark| MarkJson::new(mark, context)).collect(),
         /// Sites of blocks in PyTorch's cache; absent if there are none.
         tensor_sites?: Option<Vec<SiteJson>> =
             tensor_total.map(|_| snapshot.tensor_sites.iter().map(site).collect()),
         tensor_sites_total?: Option<u64> = tensor_total,
+    }
+
+    /// A mark of a user or program.
+    pub(crate) struct MarkJson(mark: &Mark, context: &ReportContext) {
+        time: String = context.clock.precise(mark.at),
+        /// `null` for the whole host.
+        pid: Option<u32> = mark.pid.map(|pid| pid.0),
+        r#type: &'static str = mark.kind.name(),
+        label: String = sanitized(&mark.label),
+    }
+
+    /// A MIG instance.
+    pub(crate) struct MigJson(instance: &MigInstance) {
+        uuid: String = sanitized(&instance.uuid),
+        profile?: Option<String> =
+            Some(sanitized(&instance.profile)).filter(|profile| !profile.is_empty()),
     }
 
     /// Present if a value is not exact. `processes`: number of lost ones, in the totals of a report.
@@ -143,6 +163,9 @@ json_objects! {
         row: ProcessRowJson = ProcessRowJson::new(of),
         /// Only for processes in a container.
         container?: Option<ContainerJson> = process.container.as_deref().map(ContainerJson::new),
+        /// Only for processes on a MIG instance.
+        #[serde(skip_deserializing)]
+        mig?: Option<MigJson> = process.mig.as_deref().map(MigJson::new),
         exited: bool = exited,
         end_reason?: Option<Word> = process.ended.map(|end| match end {
             ProcessEnd::Exited => "exit".into(),

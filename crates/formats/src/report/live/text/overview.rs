@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use engine::model::{Mark, MarkKind};
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::verdict::Anomaly;
 use engine::view::{ProcessRow, View};
@@ -19,6 +20,9 @@ use crate::sanitize::sanitize;
 /// Maximum number of anomalies per report.
 const MAX_ANOMALIES: usize = 10;
 
+/// Maximum number of marks per report, the newest.
+const MAX_MARKS: usize = 10;
+
 /// Maximum number of processes with details besides their line.
 const MAX_SECTIONS: usize = 8;
 
@@ -33,7 +37,7 @@ pub struct LastOptions<'a> {
     pub more: &'a str,
 }
 
-/// Writes what happened since the last report: out-of-memory errors and anomalies.
+/// Writes what happened since the last report: out-of-memory errors, anomalies and marks.
 pub fn news(
     out: &mut dyn Write,
     snapshot: &Snapshot,
@@ -43,7 +47,31 @@ pub fn news(
     for oom in &snapshot.out_of_memory {
         write_out_of_memory(out, oom, &context.gpus, &context.clock, style)?;
     }
-    anomalies(out, &snapshot.anomalies, context, style)
+    anomalies(out, &snapshot.anomalies, context, style)?;
+    marks(out, &snapshot.marks, context, style)
+}
+
+/// Writes the newest marks, one line each.
+fn marks(
+    out: &mut dyn Write,
+    marks: &[Mark],
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let hidden = marks.len().saturating_sub(MAX_MARKS);
+    if hidden > 0 {
+        writeln!(out, "{}", style.dim(&format!("… {hidden} earlier marks")))?;
+    }
+    for mark in marks.iter().skip(hidden) {
+        let kind = if mark.kind == MarkKind::Point { "" } else { mark.kind.name() };
+        let of = mark.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        let at = context.clock.time_of_day(mark.at);
+        let text = format!("MARK at {at}: {kind} {}{of}", mark.label).replace(":  ", ": ");
+        for line in wrap(&sanitize(&text), style.width, 2) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the block of an interim report.

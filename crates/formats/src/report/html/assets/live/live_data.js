@@ -2,7 +2,7 @@
 
 /** What the widgets of the report read; most of it is empty here. */
 const data = /** @type {ReportData} */ (/** @type {unknown} */ ({
-  wall_ms: 0, span: [0, 1000], peak: { bytes: 0, ns: 0 }, overlays: [], lines: [], processes: [], stack_list: [null], sites: { rows: [] },
+  wall_ms: 0, span: [0, 1000], phases: [], peak: { bytes: 0, ns: 0 }, overlays: [], lines: [], processes: [], stack_list: [null], sites: { rows: [] },
   series: ["process", "gpu", "kind", "site"].map((by) => ({ by })),
 }));
 
@@ -57,6 +57,12 @@ function addToSeries(series, part, rows) {
   series.columns.forEach((column) => column.push(column[column.length - 1] ?? 0));
   for (const [index, value] of part.values ?? []) series.columns[index][rows - 1] = value;
   series.others = part.others;
+}
+
+/** Replaces the time between marks. @param {PhaseItem[]} phases */
+function setPhases(phases) {
+  const ns = (/** @type {number} */ ms) => (ms - Number(data.wall_ms)) * 1e6;
+  data.phases = phases.map(({ label, pid, begin_ms, end_ms }) => ({ label, pid, begin: ns(begin_ms), end: end_ms === null ? null : ns(end_ms) }));
 }
 
 /** Updates what depends on all rows. */

@@ -69,6 +69,7 @@ function apply(name, text) {
     Object.assign(live, { facts: event.facts, columns: event.columns });
     loadHistory(event);
   } else addRow(event);
+  if (event.phases) setPhases(event.phases);
   for (const list of /** @type {const} */ (["gpus", "processes", "leaks", "incidents"])) notice(list, event[list], isFirst);
   if (event.summary) live.summary = event.summary;
   if (event.totals) live.totals = event.totals;

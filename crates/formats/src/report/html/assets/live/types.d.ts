@@ -109,6 +109,14 @@ interface LiveFacts {
   incident_files: boolean;
 }
 
+/** The time between two marks. */
+interface PhaseItem {
+  label: string;
+  pid: number | null;
+  begin_ms: number;
+  end_ms: number | null;
+}
+
 interface WholeEvent {
   facts: LiveFacts;
   start_ms: number;
