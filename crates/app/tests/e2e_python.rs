@@ -198,6 +198,33 @@ fn notebook_magic_shows_the_memory_of_a_cell() {
 }
 
 #[test]
+fn search_holds_the_interpreter_briefly() {
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", root().join("python")).arg(fixture("python/keepers.py"));
+    let output = python.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let graph = "__main__.losses[*].grad_fn<SumBackward0>.next<MulBackward0>";
+    let expected = serde_json::json!([
+        "__main__.table[*]",
+        "__main__.numbers[*]",
+        "__main__.queue[*]",
+        "__main__.unique[*]",
+        "__main__.losses[*]",
+        graph,
+        format!("{graph}.next<CustomBackward>"),
+        "__main__.callback.<closure kept>",
+        "cycle",
+        "unknown"
+    ]);
+    assert_eq!(found["paths"], expected);
+    assert_eq!(found["search"]["complete"], true, "{found}");
+    // CPU time between two releases: other programs on the machine do not count.
+    let longest = found["search"]["longest_hold_seconds"].as_f64().unwrap();
+    assert!(longest > 0.0 && longest < 0.05, "{found}");
+}
+
+#[test]
 fn why_names_the_keeper_and_reclaim_frees_its_memory() {
     let python = PythonEnv::new();
     let mut run = python.installed("vramscope");
