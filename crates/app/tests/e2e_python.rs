@@ -161,7 +161,7 @@ fn pytest_plugin_enforces_limits_and_baseline() {
     let python = PythonEnv::new();
     let output = python.pytest(&["--vramscope", "--vramscope-update-baseline"]);
     let text = stdout(&output);
-    assert!(text.contains("4 failed, 3 passed"), "{text}{}", stderr(&output));
+    assert!(text.contains("4 failed, 4 passed"), "{text}{}", stderr(&output));
     for test in ["test_leaks", "test_leaks_an_array", "test_leaks_a_stream", "test_peak"] {
         assert!(text.contains(&format!("FAILED test_memory.py::{test} ")), "{test}: {text}");
     }
@@ -170,10 +170,14 @@ fn pytest_plugin_enforces_limits_and_baseline() {
         "{text}"
     );
     assert!(text.contains("device    test_memory.py:21 test_leaks"), "{text}");
-    assert!(text.contains("kept by test_memory.kept[*]; test_memory.kept is a list"), "{text}");
+    // In the message of the failed test, and in the table.
+    let kept_by = "kept by test_memory.kept[*]; test_memory.kept is a list";
+    assert_eq!(text.matches(kept_by).count(), 2, "{text}");
     assert!(text.contains("  16.0 MiB         0 B  test_memory.py::test_peak"), "{text}");
+    let text = stdout(&python.pytest(&["--vramscope", "--vramscope-why", "-k", "keeps_an_array"]));
+    assert!(text.contains("1 passed") && text.contains(kept_by), "{text}");
     // Nothing is measured without the option.
-    assert!(stdout(&python.pytest(&[])).contains("7 passed"));
+    assert!(stdout(&python.pytest(&[])).contains("8 passed"));
     // Workers of pytest-xdist, and a test that keeps more than before.
     let mut pytest = vec!["--vramscope", "--vramscope-fail-on-increase", "-n", "2"];
     pytest.extend(["-k", "clean or without_limits"]);
