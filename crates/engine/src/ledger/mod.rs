@@ -263,6 +263,9 @@ impl Ledger {
                 process.set_block_tracking(event, *allocator, *tracking);
             }),
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
+            EventKind::KeptBy(site, text) => self.update(event.pid, |process| {
+                process.set_kept_by(*site, text);
+            }),
         }
     }
 

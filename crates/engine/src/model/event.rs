@@ -6,7 +6,7 @@ use crate::model::named::named_enum;
 use crate::model::{
     AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, DeviceHolder,
     DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MemoryKind, ObjectCall,
-    PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId, StreamId, Tid, Timestamp,
+    PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId, SiteName, StreamId, Tid, Timestamp,
 };
 
 /// One event.
@@ -96,6 +96,9 @@ pub enum EventKind {
     /// Frames of a site. May arrive after the first event that refers to the site, because
     /// symbolization takes time; the pid is unused.
     Site(SiteFrames),
+    /// Python references that keep the memory of a site of the process alive: `__main__.history
+    /// (dict, 1233 entries)`. The text is free of control characters.
+    KeptBy(SiteName, Box<str>),
 }
 
 /// Call stack of a site, innermost frame first.
