@@ -242,8 +242,8 @@ fn assert_untraced(report: &Value) {
 }
 
 #[test]
-fn threads_signals_and_exit_inside_calls_are_safe() {
-    for mode in ["threads", "signals", "exit"] {
+fn threads_signals_forks_and_exit_inside_calls_are_safe() {
+    for mode in ["threads", "signals", "exit", "fork", "filtered"] {
         let env = TestEnv::new();
         let program = env.dir.path().join("stress");
         harness::compile("inject/stress.c", &program, &["-ldl", "-pthread"]);
