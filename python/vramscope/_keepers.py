@@ -443,10 +443,11 @@ def _in_graphs(search: _Search, missing: set[int], pace: _Pace) -> dict[int, Kee
 
 
 def _saved(node: Any) -> Iterator[int]:
-    """Returns the addresses of the tensors that a node saved: ``_saved_*`` of PyTorch's own functions, ``saved_tensors`` of the
-    program's, ``variable`` of leaves."""
+    """Returns the addresses of the tensors that a node saved: ``_saved_*`` of PyTorch's own functions, ``saved_tensors`` and
+    attributes of the program's, ``variable`` of leaves."""
+    attributes = list(getattr(node, "__dict__", {}))
     for name in dir(node):
-        if name.startswith("_saved_") or name in ("saved_tensors", "variable"):
+        if name.startswith("_saved_") or name in ("saved_tensors", "variable") or name in attributes:
             try:
                 value = getattr(node, name)
             except RuntimeError:

@@ -254,6 +254,7 @@ fn search_holds_the_interpreter_briefly() {
         "__main__.losses[*]",
         graph,
         format!("{graph}.next<CustomBackward>"),
+        format!("{graph}.next<CustomBackward>"),
         "__main__.callback.<closure kept>",
         "cycle",
         "unknown"
