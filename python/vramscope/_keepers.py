@@ -1,8 +1,11 @@
 """Finds what keeps GPU memory alive: the shortest chain of Python references from a root to the tensors of an allocation site.
 
 The search goes forward from the roots (globals of modules, locals of running functions, the last exception), breadth first, so
-that the first chain to an object is the shortest. It keeps ids, not references, apart from the objects that it visits next, and
-pauses every few milliseconds. Objects that are created or moved during the search may be missed.
+that the first chain to an object is the shortest. It keeps ids, not references, apart from the objects that it visits next.
+Objects that are created or moved during the search may be missed.
+
+The interpreter is released every few milliseconds. Between two releases no single operation may take long: large containers are
+read in parts, and the ids are kept in many small dictionaries, because a large one is resized and freed in one operation.
 """
 
 import gc
@@ -20,10 +23,14 @@ from typing import Any
 #: The interpreter is released after this time.
 _SLICE_SECONDS = 0.01
 _PAUSE_SECONDS = 0.001
-#: A call that reads a container of this size takes about 20 ms.
-_MAX_ENTRIES = 500_000
+#: Entries of a container that are read in one operation, which takes about 2 ms.
+_MAX_ENTRIES = 50_000
 #: Each visited object costs about 130 bytes during the search.
 _MAX_OBJECTS = 5_000_000
+#: Limit of objects for a list of all objects, which is one operation that takes about 20 ms.
+_MAX_LISTED_OBJECTS = 1_000_000
+#: Number of dictionaries for ids: a prime, because ids are multiples of 16.
+_SHARDS = 4093
 _MAX_SECONDS = 30.0
 #: Objects between two checks of the time.
 _STEP_OBJECTS = 256
@@ -72,38 +79,48 @@ class _Pace:
 
     def __init__(self) -> None:
         self.start = self.slice = time.thread_time()
-        #: Longest time that a single call held the interpreter.
-        self.longest_call = 0.0
-        #: Dictionaries and sets that were too large to be read.
-        self.skipped = 0
+        #: Longest CPU time between two releases of the interpreter.
+        self.longest_hold = 0.0
+        #: Containers that changed while they were read.
+        self.changed = 0
 
     def step(self) -> None:
         if time.thread_time() - self.slice >= _SLICE_SECONDS:
-            time.sleep(_PAUSE_SECONDS)
-            self.slice = time.thread_time()
+            self.release()
+
+    def release(self) -> None:
+        """Releases the interpreter for a short time."""
+        self.longest_hold = max(self.longest_hold, time.thread_time() - self.slice)
+        time.sleep(_PAUSE_SECONDS)
+        self.slice = time.thread_time()
 
     def is_over(self) -> bool:
         return self.slice - self.start > _MAX_SECONDS
 
     def referents(self, item: Any) -> Iterable[object]:
-        """Returns the objects that an object refers to. A call holds the interpreter, so large containers are read in parts."""
-        size = len(item) if _is(item, _CONTAINERS) else 0
-        if _is(item, list | tuple) and size > _MAX_ENTRIES:
-            return (child for start in range(0, size, _MAX_ENTRIES) for child in item[start : start + _MAX_ENTRIES])
-        if size > _MAX_ENTRIES:
-            self.skipped += 1
-            return ()
-        start = time.thread_time() if size > _STEP_OBJECTS else None
-        children = gc.get_referents(item)
-        if start is not None:
-            self.longest_call = max(self.longest_call, time.thread_time() - start)
-        return children
+        """Returns the objects that an object refers to."""
+        if _is(item, _CONTAINERS):
+            kind: Any = next(kind for kind in _CONTAINERS if _is(item, kind))
+            if kind.__len__(item) > _MAX_ENTRIES:
+                return self._entries(kind, item)
+        return gc.get_referents(item)
+
+    def _entries(self, kind: Any, item: Any) -> Iterator[object]:
+        """Reads a large container one by one. The methods of its base type run no code of the program."""
+        entries: Any = dict.items(item) if kind is dict else zip(kind.__iter__(item))
+        try:
+            for number, entry in enumerate(entries):
+                yield from entry
+                if number % _STEP_OBJECTS == 0:
+                    self.step()
+        except RuntimeError:
+            self.changed += 1
 
     def objects(self, generation: int) -> list[object]:
         """Returns all objects of a generation of the garbage collector."""
-        start = time.thread_time()
+        self.release()
         objects = gc.get_objects(generation)
-        self.longest_call = max(self.longest_call, time.thread_time() - start)
+        self.release()
         return objects
 
 
@@ -193,7 +210,11 @@ class _Search:
     def __init__(self, wanted: set[int], hidden: set[int]) -> None:
         self.wanted = wanted
         #: Ids of visited objects, and of the objects that referred to them; 0 for roots.
-        self.parents: dict[int, int] = dict.fromkeys(hidden, 0)
+        self.parents: list[dict[int, int]] = [{} for _ in range(_SHARDS)]
+        #: Number of visited objects.
+        self.visited = 0
+        for item in hidden:
+            self._shard(item)[item] = 0
         self.labels: dict[int, tuple[str, object]] = {}
         self.found: dict[int, list[int]] = {}
         self.with_graph: list[object] = []
@@ -201,28 +222,45 @@ class _Search:
 
     def run(self, pace: _Pace, own: int) -> None:
         queue: deque[object] = deque()
+        count = 0
         for label, value in _roots(own):
             if self._visit(value, 0):
                 self.labels[id(value)] = (label, value)
                 queue.append(value)
             pace.step()
-        count = 0
         while queue:
             item = queue.popleft()
+            if not self.is_complete:
+                # Only drops the references, not all of them at once.
+                count += 1
+                if count % _STEP_OBJECTS == 0:
+                    pace.step()
+                continue
             for child in pace.referents(item):
                 if self._visit(child, id(item)):
                     queue.append(child)
                 count += 1
                 if count % _STEP_OBJECTS == 0:
                     pace.step()
-            if len(self.parents) > _MAX_OBJECTS or pace.is_over():
-                self.is_complete = False
-                return
+            self.is_complete = self.visited <= _MAX_OBJECTS and not pace.is_over()
+
+    def _shard(self, item: int) -> dict[int, int]:
+        return self.parents[(item >> 4) % _SHARDS]
+
+    def clear(self, pace: _Pace) -> None:
+        """Frees the ids in small steps."""
+        while self.parents:
+            self.parents.pop()
+            pace.step()
 
     def _visit(self, item: Any, parent: int) -> bool:
         """Adds an object. Returns false if it is known, or refers to nothing of interest."""
         kind = _kinds.get(type(item)) or _kind(type(item))
-        if kind is _Kind.ATOM or id(item) in self.parents:
+        if kind is _Kind.ATOM:
+            return False
+        key = id(item)
+        shard = self.parents[(key >> 4) % _SHARDS]
+        if key in shard:
             return False
         if kind is _Kind.PLAIN:
             # Containers that the garbage collector does not track refer to atoms only.
@@ -231,17 +269,18 @@ class _Search:
         else:
             address = address_of(item)
             if address in self.wanted:
-                self.found.setdefault(address, []).append(id(item))
+                self.found.setdefault(address, []).append(key)
             if kind is _Kind.TENSOR and item.grad_fn is not None:
                 self.with_graph.append(item)
-        self.parents[id(item)] = parent
+        shard[key] = parent
+        self.visited += 1
         return True
 
     def chain(self, target: int, pace: _Pace) -> list[object]:
         """Returns the objects from the root to one with this id; empty if one of them is gone."""
         ids = [target]
-        while self.parents.get(ids[-1], 0):
-            ids.append(self.parents[ids[-1]])
+        while parent := self._shard(ids[-1]).get(ids[-1], 0):
+            ids.append(parent)
         ids.reverse()
         root = self.labels.get(ids[0])
         if root is None or id(root[1]) != ids[0]:
@@ -276,15 +315,23 @@ def _edge(parent: Any, child: Any) -> str | None:
     if attributes is child:
         return None
     if _is(attributes, dict):
-        names = [key for key, value in list(attributes.items()) if value is child]
-        if names:
-            return f".{names[0]}"
+        name = _key(attributes, child)
+        if name is not None:
+            return f".{name}"
     for base in type(parent).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if _is(slots, str) else slots:
             if not name.startswith("__") and getattr(parent, name, None) is child:
                 return f".{name}"
     return f".<{type(child).__name__}>"
+
+
+def _key(mapping: dict[Any, Any], wanted: Any) -> Any:
+    """Returns the first key of a value; None if there is none, or the dictionary changes meanwhile."""
+    try:
+        return next((key for key, value in dict.items(mapping) if value is wanted), None)
+    except RuntimeError:
+        return None
 
 
 def _keeper(label: str, chain: list[Any]) -> Keeper:
@@ -300,7 +347,8 @@ def _keeper(label: str, chain: list[Any]) -> Keeper:
             edge = next((f".<closure {name}>" for name, cell in cells if cell is child), edge)
         elif owner is not None and _is(parent, dict):
             # The dictionary of an object: the key is the attribute.
-            edge = next((f".{key}" for key, value in list(parent.items()) if value is child), edge)
+            key = _key(parent, child)
+            edge = edge if key is None else f".{key}"
         elif _is(parent, _CONTAINERS) and len(parent) > 1:
             container, described = path, parent
         owner = None
@@ -322,7 +370,8 @@ def find(sites: list[list[int]]) -> tuple[list[Answer], dict[str, Any]]:
     del chains
     found.update(_in_graphs(search, wanted - set(found), pace))
     missing = wanted - set(found)
-    cycles = _in_cycles(missing, pace) if missing and search.is_complete else set()
+    can_list = search.is_complete and search.visited <= _MAX_LISTED_OBJECTS
+    cycles = _in_cycles(missing, pace) if missing and can_list else set()
     answers = []
     for site in sites:
         keepers: dict[str, Keeper] = {}
@@ -338,11 +387,13 @@ def find(sites: list[list[int]]) -> tuple[list[Answer], dict[str, Any]]:
         answer.keepers = sorted(keepers.values(), key=lambda keeper: -keeper.count)
         answers.append(answer)
         pace.step()
+    search.clear(pace)
+    pace.release()
     facts = {
-        "objects": len(search.parents),
-        "complete": search.is_complete and pace.skipped == 0,
+        "objects": search.visited,
+        "complete": search.is_complete and pace.changed == 0 and (can_list or not missing),
         "cpu_seconds": round(time.thread_time() - pace.start, 3),
-        "longest_call_seconds": round(pace.longest_call, 4),
+        "longest_hold_seconds": round(pace.longest_hold, 4),
     }
     return answers, facts
 
@@ -362,6 +413,7 @@ def _in_cycles(missing: set[int], pace: _Pace) -> set[int]:
                 found.add(address)
             if len(objects) % _STEP_OBJECTS == 0:
                 pace.step()
+        pace.release()
     return found
 
 
@@ -391,12 +443,17 @@ def _in_graphs(search: _Search, missing: set[int], pace: _Pace) -> dict[int, Kee
 
 
 def _saved(node: Any) -> Iterator[int]:
+    """Returns the addresses of the tensors that a node saved: ``_saved_*`` of PyTorch's own functions, ``saved_tensors`` and
+    attributes of the program's, ``variable`` of leaves."""
+    attributes = list(getattr(node, "__dict__", {}))
     for name in dir(node):
-        if name.startswith("_saved_") or name == "variable":
+        if name.startswith("_saved_") or name in ("saved_tensors", "variable") or name in attributes:
             try:
-                address = address_of(getattr(node, name))
+                value = getattr(node, name)
             except RuntimeError:
                 # The graph was freed.
                 continue
-            if address is not None:
-                yield address
+            for item in value if _is(value, list | tuple) else (value,):
+                address = address_of(item)
+                if address is not None:
+                    yield address

@@ -17,7 +17,8 @@ from vramscope._measure import Measurement, measure
 
 _BASELINE = ".vramscope-baseline.json"
 _SHOWN_SITES = 5
-_KEY = pytest.StashKey[Measurement]()
+#: The measurement of a test, and the lines about what it kept.
+_KEY = pytest.StashKey[tuple[Measurement, list[str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const="1 MiB",
         help="fail a test whose peak or kept memory exceeds the baseline by more than SIZE [default: 1 MiB]",
+    )
+    group.addoption(
+        "--vramscope-why",
+        action="store_true",
+        help="show the Python references that keep the memory of each test alive, not only of failed tests",
     )
     group.addoption("--vramscope-record", metavar="FILE", help="record all CUDA memory calls of the tests to FILE")
 
@@ -67,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "with objects, also if it keeps CUDA objects; --vramscope",
     )
     if not config.getoption("vramscope"):
-        needs = ("vramscope_update_baseline", "vramscope_fail_on_increase", "vramscope_record")
+        needs = ("vramscope_update_baseline", "vramscope_fail_on_increase", "vramscope_record", "vramscope_why")
         for name in needs:
             if config.getoption(name):
                 raise pytest.UsageError(f"--{name.replace('_', '-')} requires --vramscope")
@@ -144,13 +150,11 @@ class _Baseline:
         temporary.replace(self.path)
 
 
-def _sites(result: Measurement) -> list[str]:
-    return [str(site) for site in result.kept[:_SHOWN_SITES]]
-
-
-def _kept_by(result: Measurement) -> list[str]:
-    """Returns the sites of a failed test, with the Python references that keep their memory alive."""
+def _kept(result: Measurement, with_references: bool) -> list[str]:
+    """Returns the sites whose memory a test kept, and the Python references that keep it alive."""
     sites = result.kept[:_SHOWN_SITES]
+    if not with_references or not sites:
+        return [str(site) for site in sites]
     answers, _ = _keepers.find([list(site.addresses) for site in sites])
     lines = []
     for site, answer in zip(sites, answers, strict=True):
@@ -175,6 +179,7 @@ class _Plugin:
         path = config.rootpath / config.getoption("vramscope_baseline")
         self.baseline = _Baseline(path, slack)
         self.updates = bool(config.getoption("vramscope_update_baseline"))
+        self.why = bool(config.getoption("vramscope_why"))
         self.is_worker = hasattr(config, "workerinput")
         self.tests: dict[str, dict[str, Any]] = {}
 
@@ -187,10 +192,12 @@ class _Plugin:
         block = measure(item.nodeid, collect_garbage=True)
         with block:
             value = yield
-        result = item.stash[_KEY] = block.result
+        result = block.result
         failures = [*limits.failures(result), *self.baseline.failures(item.nodeid, result)]
+        kept = _kept(result, bool(failures) or self.why)
+        item.stash[_KEY] = result, kept
         if failures:
-            pytest.fail("\n".join([*failures, *_kept_by(result)]), pytrace=False)
+            pytest.fail("\n".join([*failures, *kept]), pytrace=False)
         return value
 
     @pytest.hookimpl(wrapper=True)
@@ -199,10 +206,11 @@ class _Plugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Adds the measurement to the report, which pytest-xdist sends to the main process."""
         report = yield
-        result = item.stash.get(_KEY, None)
-        if call.when == "call" and result is not None:
+        measured = item.stash.get(_KEY, None)
+        if call.when == "call" and measured is not None:
+            result, kept = measured
             values = _values(result)
-            report.vramscope = {**values, "exact": result.exact, "kept": _sites(result)}  # type: ignore[attr-defined]
+            report.vramscope = {**values, "exact": result.exact, "kept": kept}  # type: ignore[attr-defined]
             report.user_properties += [(f"vramscope_{name}", value) for name, value in values.items()]
         return report
 

@@ -174,6 +174,35 @@ fn command_without_cuda_is_reported() {
 }
 
 #[test]
+fn library_of_another_build_is_named() {
+    let env = TestEnv::new();
+    let library = Path::new(VRAMSCOPE).with_file_name("libvramscope_inject.so");
+    let mut other = std::fs::read(&library).unwrap();
+    let mark = b"vramscope layout is ";
+    let at = other.windows(mark.len()).position(|part| part == mark).unwrap() + mark.len();
+    other[at] ^= 1;
+    let copy = env.dir.path().join("libvramscope_inject.so");
+    std::fs::write(&copy, &other).unwrap();
+    let env = env.env("VRAMSCOPE_INJECT_LIBRARY", copy.to_str().unwrap());
+    let mut command = env.command(VRAMSCOPE);
+    let output = command.args(["run", "--", "true"]).output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("not of the same build as this vramscope"), "{messages}");
+    assert_eq!(output.status.code(), Some(125));
+    // Replaced while the command runs.
+    let other = env.dir.path().join("other");
+    std::fs::rename(&copy, &other).unwrap();
+    std::fs::copy(&library, &copy).unwrap();
+    let workload = simulator().join("workload");
+    let script =
+        format!("mv {} {}; exec {} leak3", other.display(), copy.display(), workload.display());
+    let (last, output) = run(&env, &[], &["sh", "-c", &script]);
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("it loaded a library of another build"), "{messages}");
+    assert_untraced(&last);
+}
+
+#[test]
 fn unprivileged_user_can_trace_in_process() {
     let env = TestEnv::new();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -213,8 +242,8 @@ fn assert_untraced(report: &Value) {
 }
 
 #[test]
-fn threads_signals_and_exit_inside_calls_are_safe() {
-    for mode in ["threads", "signals", "exit"] {
+fn threads_signals_forks_and_exit_inside_calls_are_safe() {
+    for mode in ["threads", "signals", "exit", "fork", "filtered"] {
         let env = TestEnv::new();
         let program = env.dir.path().join("stress");
         harness::compile("inject/stress.c", &program, &["-ldl", "-pthread"]);

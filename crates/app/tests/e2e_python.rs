@@ -10,8 +10,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::e2e_verdicts::page_data;
 use crate::harness::files::{fixture, root, stderr, stdout};
-use crate::harness::{TestEnv, VRAMSCOPE};
+use crate::harness::{TestEnv, VRAMSCOPE, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -69,7 +70,9 @@ impl PythonEnv {
         let wheel = wheel();
         let copy = dir.path().join(wheel.file_name().unwrap());
         fs::copy(&wheel, &copy).unwrap();
-        for name in ["cuda.py", "measure.py", "notebook.py", "test_memory.py", "keeper.py"] {
+        let names =
+            ["cuda.py", "measure.py", "notebook.py", "test_memory.py", "keeper.py", "leak.py"];
+        for name in names {
             fs::copy(fixture(&format!("python/{name}")), dir.path().join(name)).unwrap();
         }
         chown(dir.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
@@ -161,7 +164,7 @@ fn pytest_plugin_enforces_limits_and_baseline() {
     let python = PythonEnv::new();
     let output = python.pytest(&["--vramscope", "--vramscope-update-baseline"]);
     let text = stdout(&output);
-    assert!(text.contains("4 failed, 3 passed"), "{text}{}", stderr(&output));
+    assert!(text.contains("4 failed, 4 passed"), "{text}{}", stderr(&output));
     for test in ["test_leaks", "test_leaks_an_array", "test_leaks_a_stream", "test_peak"] {
         assert!(text.contains(&format!("FAILED test_memory.py::{test} ")), "{test}: {text}");
     }
@@ -170,10 +173,14 @@ fn pytest_plugin_enforces_limits_and_baseline() {
         "{text}"
     );
     assert!(text.contains("device    test_memory.py:21 test_leaks"), "{text}");
-    assert!(text.contains("kept by test_memory.kept[*]; test_memory.kept is a list"), "{text}");
+    // In the message of the failed test, and in the table.
+    let kept_by = "kept by test_memory.kept[*]; test_memory.kept is a list";
+    assert_eq!(text.matches(kept_by).count(), 2, "{text}");
     assert!(text.contains("  16.0 MiB         0 B  test_memory.py::test_peak"), "{text}");
+    let text = stdout(&python.pytest(&["--vramscope", "--vramscope-why", "-k", "keeps_an_array"]));
+    assert!(text.contains("1 passed") && text.contains(kept_by), "{text}");
     // Nothing is measured without the option.
-    assert!(stdout(&python.pytest(&[])).contains("7 passed"));
+    assert!(stdout(&python.pytest(&[])).contains("8 passed"));
     // Workers of pytest-xdist, and a test that keeps more than before.
     let mut pytest = vec!["--vramscope", "--vramscope-fail-on-increase", "-n", "2"];
     pytest.extend(["-k", "clean or without_limits"]);
@@ -195,6 +202,68 @@ fn notebook_magic_shows_the_memory_of_a_cell() {
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(text.contains("allocation: peak 7.0 MiB (+7.0 MiB), kept 7.0 MiB, "), "{text}");
+}
+
+#[test]
+fn references_of_a_recording_are_those_of_the_trace() {
+    let python = PythonEnv::new();
+    let mut run = python.installed("vramscope");
+    run.args(["run", "--why", "--interval", "500ms", "--json", "-o", "live.json"]);
+    run.args(["--record", "run.arrows", "--", "venv/bin/python", "leak.py"]);
+    let mut child = run.stdin(Stdio::piped()).spawn().unwrap();
+    let reports = || fs::read_to_string(python.dir.path().join("live.json")).unwrap_or_default();
+    let keeper = "__main__.history (list, ";
+    let is_found = || reports().lines().any(|line| line.contains(keeper)).then_some(());
+    until("the references", reports, is_found);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    let json = |output: Output| serde_json::from_str::<Value>(&stdout(&output)).unwrap();
+    let ask = |arguments: &[&str]| {
+        let output = python.installed("vramscope").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        output
+    };
+    let last: Value = serde_json::from_str(reports().lines().last().unwrap()).unwrap();
+    let kept_by = last["suspects"][0]["evidence"]["kept_by"].as_str().unwrap();
+    assert!(kept_by.starts_with(keeper), "{last}");
+    assert_eq!(last["leaks"][0]["cause"], "python_references");
+    assert_eq!(json(ask(&["replay", "run.arrows", "--json"])), last);
+    let report = json(ask(&["report", "run.arrows", "leaks", "--json"]));
+    assert_eq!(report["suspects"][0]["evidence"]["kept_by"], kept_by, "{report}");
+    let text = stdout(&ask(&["report", "run.arrows", "--leak", "1"]));
+    assert!(text.contains(&format!("kept by {kept_by}")), "{text}");
+    let top = json(ask(&["top", "run.arrows", "--once", "--json"]));
+    assert_eq!(top["suspects"][0]["evidence"]["kept_by"], kept_by, "{top}");
+    ask(&["page", "run.arrows"]);
+    assert!(page_data(&python.dir.path().join("run.html")).contains(kept_by));
+}
+
+#[test]
+fn search_holds_the_interpreter_briefly() {
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", root().join("python")).arg(fixture("python/keepers.py"));
+    let output = python.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let graph = "__main__.losses[*].grad_fn<SumBackward0>.next<MulBackward0>";
+    let expected = serde_json::json!([
+        "__main__.table[*]",
+        "__main__.numbers[*]",
+        "__main__.queue[*]",
+        "__main__.unique[*]",
+        "__main__.losses[*]",
+        graph,
+        format!("{graph}.next<CustomBackward>"),
+        format!("{graph}.next<CustomBackward>"),
+        "__main__.callback.<closure kept>",
+        "cycle",
+        "unknown"
+    ]);
+    assert_eq!(found["paths"], expected);
+    assert_eq!(found["search"]["complete"], true, "{found}");
+    // CPU time between two releases: other programs on the machine do not count.
+    let longest = found["search"]["longest_hold_seconds"].as_f64().unwrap();
+    assert!(longest > 0.0 && longest < 0.05, "{found}");
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn assert_same_verdicts(env: &TestEnv, options: &[&str], workload: &str) -> Verd
 }
 
 /// Returns the data of an HTML report as JSON.
-fn page_data(page: &Path) -> String {
+pub(crate) fn page_data(page: &Path) -> String {
     let page = std::fs::read_to_string(page).unwrap();
     let (_, data) = page.split_once("id=\"data\">").unwrap();
     let packed = BASE64_STANDARD.decode(data.split_once('<').unwrap().0).unwrap();

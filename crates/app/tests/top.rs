@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::agent::Agent;
 use crate::harness::files::{fixture, root, run, stderr, stdout, tool};
-use crate::harness::{TestEnv, VRAMSCOPE, until};
+use crate::harness::{TestEnv, VRAMSCOPE, simulator, until};
 
 /// Keys.
 const ENTER: &str = "\r";
@@ -210,6 +210,74 @@ fn live_probes_show_a_process_and_its_sites() {
     let seen = session(&mut command, (120, 40), &steps, &arguments);
     assert_eq!(seen["status"], 0, "{seen}");
     assert_restored(&seen["end"]);
+}
+
+/// A session of `top -- sh -c SCRIPT` as a user without privileges.
+fn session_in_process(env: &TestEnv, script: &str, steps: &Value) -> Value {
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(env.dir.path(), open).unwrap();
+    let mut command = env.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]);
+    command.arg(tool("python").get_program());
+    let arguments = ["top", "--interval", "200ms", "--", "sh", "-c", script];
+    session(&mut command, (120, 40), steps, &arguments)
+}
+
+#[test]
+fn command_is_shown_without_root() {
+    let env = TestEnv::new();
+    let ended = env.dir.path().join("ended");
+    // The second half of the command runs after the view was closed.
+    let script = format!(
+        "echo printed; echo failed >&2; {} train --steps 100000 --step-ms 10 --keep-every 5 &
+         until [ -e {} ]; do sleep 0.1; done; kill $!; echo continued; exit 7",
+        simulator().join("workload").display(),
+        ended.display()
+    );
+    let steps = json!([
+        {"wait": "workload"}, {"wait": "in-process"}, {"screen": "processes"},
+        {"keys": ENTER}, {"wait": "› sites"}, {"wait": "PLACE"},
+        {"keys": ENTER}, {"wait": "call stack, innermost first"}, {"keys": "q"},
+        {"wait": "continues; Ctrl-C interrupts it"}, {"run": format!("touch {}", ended.display())},
+        {"exit": true}
+    ]);
+    let seen = session_in_process(&env, &script, &steps);
+    let processes = seen["screens"]["processes"].as_str().unwrap();
+    assert!(!processes.contains("printed") && !processes.contains("failed"), "{processes}");
+    let last = seen["last"].as_str().unwrap();
+    assert!(["printed", "failed", "continued"].iter().all(|text| last.contains(text)), "{last}");
+    assert_eq!(seen["status"], 7, "{seen}");
+    assert_restored(&seen["end"]);
+}
+
+#[test]
+fn view_stays_when_its_command_ends() {
+    let env = TestEnv::new();
+    let script = format!("{} leak3; exit 3", simulator().join("workload").display());
+    let steps = json!([
+        {"wait": "the command ended (exit status: 3)"}, {"wait": "workload"},
+        {"keys": "2"}, {"wait": "LEAKS AT"}, {"keys": "q"}, {"exit": true}
+    ]);
+    let seen = session_in_process(&env, &script, &steps);
+    assert_eq!(seen["status"], 3, "{seen}");
+    assert_restored(&seen["end"]);
+}
+
+#[test]
+fn command_survives_a_killed_view() {
+    let env = TestEnv::new();
+    let started = env.dir.path().join("started");
+    let script = format!(
+        // On this terminal, vramscope leads the session: its end is a hangup.
+        "trap '' HUP; {} threads --threads 2 --duration 2; echo after > {}",
+        simulator().join("workload").display(),
+        started.display()
+    );
+    let steps = json!([{"wait": "workload"}, {"signal": 9}, {"exit": true}]);
+    session_in_process(&env, &script, &steps);
+    let oracle = until("the oracle", String::new, || env.oracles().into_values().next());
+    assert!(oracle["allocations"].as_u64() > Some(100), "{oracle}");
+    until("the end of the command", String::new, || started.exists().then_some(()));
 }
 
 #[test]

@@ -32,13 +32,31 @@ pub struct RunningCommand {
     child: Child,
 }
 
-/// Destination of the command's standard output.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StdoutTarget {
-    /// The same as of this program.
+/// Standard streams of the command.
+#[derive(Clone, Copy, Debug)]
+pub enum StandardStreams<'a> {
+    /// Those of this program.
     Same,
-    /// Standard error, because a program reads the standard output of this one.
-    Error,
+    /// The same, but output goes to standard error, because a program reads the standard output of
+    /// this one.
+    OutputToError,
+    /// Output and errors go to a file and there is no input, because this program uses the terminal.
+    File(&'a File),
+}
+
+impl StandardStreams<'_> {
+    fn apply(self, launcher: &mut Command) -> io::Result<()> {
+        match self {
+            Self::Same => {}
+            Self::OutputToError => {
+                launcher.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+            }
+            Self::File(file) => {
+                launcher.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// User and environment of a command.
@@ -58,7 +76,7 @@ pub struct RunAs {
 /// as another user if `run_as` is given.
 pub fn spawn_suspended(
     command: &[OsString],
-    stdout: StdoutTarget,
+    streams: StandardStreams<'_>,
     environment: &[(OsString, OsString)],
     run_as: Option<&RunAs>,
 ) -> Result<SuspendedCommand, Error> {
@@ -73,14 +91,9 @@ pub fn spawn_suspended(
     };
     find(program, &path.unwrap_or_default()).map_err(failed)?;
     let (reader, start_pipe) = pipe().map_err(failed)?;
-    let stdout = match stdout {
-        StdoutTarget::Same => Stdio::inherit(),
-        StdoutTarget::Error => {
-            Stdio::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?)
-        }
-    };
     let mut launcher = Command::new("/proc/self/exe");
-    launcher.stdout(stdout).arg(LAUNCHER_ARG).arg(reader.as_raw_fd().to_string()).args(command);
+    launcher.arg(LAUNCHER_ARG).arg(reader.as_raw_fd().to_string()).args(command);
+    streams.apply(&mut launcher).map_err(failed)?;
     if let Some(user) = run_as {
         become_user(&mut launcher, user);
     }

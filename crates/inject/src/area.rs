@@ -17,8 +17,29 @@ use crate::wire::{Copies, Launches, VS_MAX_HOOKS, WireHook, WirePython};
 
 /// First bytes of both files.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vramscop");
-/// Version of this layout.
-pub(crate) const LAYOUT_VERSION: u32 = 1;
+/// Identifies the layouts of one build: a hash of this file and of `wire.h`.
+pub(crate) const LAYOUT_VERSION: u32 = {
+    let hash = fnv1a(0xcbf2_9ce4_8422_2325, include_bytes!("area.rs"));
+    let hash = fnv1a(hash, include_bytes!("../../capture/src/bpf/wire.h"));
+    (hash ^ (hash >> 32)) as u32
+};
+/// The same in the library, after a text by which the collector finds it in the file.
+pub(crate) const LAYOUT_MARK: [u8; 24] = {
+    let mut mark = *b"vramscope layout is ....";
+    let (_, version) = mark.split_at_mut(20);
+    version.copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+    mark
+};
+
+const fn fnv1a(mut hash: u64, bytes: &[u8]) -> u64 {
+    let mut index = 0;
+    while index < bytes.len() {
+        hash = (hash ^ bytes[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        index += 1;
+    }
+    hash
+}
+
 /// Name of the control file.
 pub(crate) const CONTROL_FILE: &str = "control";
 /// Returns the name of the file with the executable mappings of the process with this area, as in
@@ -82,11 +103,13 @@ pub(crate) struct Sizes {
     pub(crate) sent_frames: u32,
 }
 
-/// The control file.
+/// The control file. The fields up to `failures` are the same in all builds.
 #[repr(C)]
 pub(crate) struct Control {
     pub(crate) magic: u64,
     pub(crate) layout_version: u32,
+    /// Processes that loaded the library and could not be traced, by [`StartFailure`].
+    pub(crate) failures: [AtomicU32; START_FAILURES],
     pub(crate) rows_used: u32,
     pub(crate) sizes: Sizes,
     /// Launches and copies are counted.
@@ -106,27 +129,27 @@ pub(crate) struct Control {
     pub(crate) is_waiting: AtomicU32,
     /// The trace has ended: processes stop recording calls.
     pub(crate) is_closed: AtomicU32,
-    /// Processes that loaded the library and could not be traced, by [`StartFailure`].
-    pub(crate) failures: [AtomicU32; START_FAILURES],
     /// Bytes of an array element by format, as in `loss.h`.
     pub(crate) element_bytes: [u8; 256],
     pub(crate) rows: [Row; VS_MAX_HOOKS],
 }
 
 /// Number of variants of [`StartFailure`].
-pub(crate) const START_FAILURES: usize = 4;
+pub(crate) const START_FAILURES: usize = 5;
 
 /// Reason why a process is not traced at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StartFailure {
+    /// The library belongs to another build than the collector.
+    OtherBuild = 0,
     /// The area could not be created: not enough space, or no permission.
-    NoArea = 0,
+    NoArea = 1,
     /// The driver was not found among the loaded libraries.
-    NoDriver = 1,
+    NoDriver = 2,
     /// No addresses for code are free within reach of the driver.
-    NoSpaceNearby = 2,
+    NoSpaceNearby = 3,
     /// The driver's code could not be made writable.
-    Protected = 3,
+    Protected = 4,
 }
 
 /// State of a row in one process.
@@ -321,6 +344,7 @@ impl Sizes {
 }
 
 const _: () = {
+    assert!(std::mem::offset_of!(Control, failures) == 12);
     assert!(size_of::<Header>().is_multiple_of(8));
     assert!(size_of::<LaunchEntry>() == 192);
     assert!(size_of::<CopyEntry>().is_multiple_of(8));

@@ -23,6 +23,10 @@ mod entry;
 
 use std::ffi::c_int;
 
+/// Names the build of this library. The collector reads it in the file.
+#[unsafe(no_mangle)]
+pub static VRAMSCOPE_LAYOUT: [u8; area::LAYOUT_MARK.len()] = area::LAYOUT_MARK;
+
 /// Called by the driver inside the first `cuInit` of a process. Returns 1, as NVIDIA's libraries do
 /// for success: a failure of this library must not fail the program.
 #[unsafe(no_mangle)]

@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::area::{CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes, mappings_file};
+use crate::area::{
+    CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes, StartFailure, mappings_file,
+};
 use crate::calls::emit;
 use crate::process;
 use crate::wire::{Process, VS_MAX_HOOKS, VS_PROCESS};
@@ -102,7 +104,7 @@ fn path(name: &str) -> Option<CString> {
     CString::new([directory, b"/", name.as_bytes()].concat()).ok()
 }
 
-/// Maps the control file, if it has the layout of this version and its collector runs.
+/// Maps the control file, if it has the layout of this build and its collector runs.
 pub(crate) fn map_control(directory: &CStr) -> Option<*mut Control> {
     let directory = DIRECTORY.get_or_init(|| directory.to_owned());
     let file = open(&path(CONTROL_FILE)?, libc::O_RDWR)?;
@@ -118,7 +120,20 @@ pub(crate) fn map_control(directory: &CStr) -> Option<*mut Control> {
     // SAFETY: the file is as long as the structure, which is plain numbers.
     let (magic, layout, sizes): (u64, u32, Sizes) =
         unsafe { ((*control).magic, (*control).layout_version, (*control).sizes) };
-    (magic == MAGIC && layout == LAYOUT_VERSION && sizes.are_valid()).then_some(control)
+    if magic == MAGIC && layout != own_layout() {
+        // SAFETY: all builds have this field at the same place.
+        let failures = unsafe { &(*control).failures };
+        failures[StartFailure::OtherBuild as usize].fetch_add(1, Ordering::Relaxed);
+        return None;
+    }
+    (magic == MAGIC && sizes.are_valid()).then_some(control)
+}
+
+/// Returns the layout that the file of this library names.
+fn own_layout() -> u32 {
+    // SAFETY: reads a static. Volatile, so that the value is that of the file.
+    let mark = unsafe { (&raw const crate::VRAMSCOPE_LAYOUT).read_volatile() };
+    mark.last_chunk().map_or(LAYOUT_VERSION, |version| u32::from_le_bytes(*version))
 }
 
 /// Returns whether another process holds a lock on a file.

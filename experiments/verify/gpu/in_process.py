@@ -6,6 +6,7 @@ usage: in_process.py --vramscope PATH [--out DIR] [--minutes N] [--only PART …
 Needs root, a GPU and PyTorch; uses CuPy, JAX, nsys and compute-sanitizer if they are installed. Parts:
 
 values   programs of programs/ under `trace`, under `run`, and under `run` as an unprivileged user, against their own account
+calls    time per call of a Python and of a C program: untraced, under `trace` and `run`, without stacks and with known ones
 cost     time per PyTorch step: untraced, under `trace` and `run` with and without tensors, with PyTorch's recorder
 beside   `run` together with PyTorch's profiler, Nsight Systems and compute-sanitizer
 
@@ -28,6 +29,10 @@ from run import PROGRAMS, Verification
 UNPRIVILEGED = {"user": 65534, "group": 65534, "extra_groups": []}
 SECONDS_PER_STEP_RUN = 4
 
+# Pairs of allocation and free below a call stack of this depth.
+PAIRS_DIR = os.path.join(os.path.dirname(PROGRAMS), "..", "..", "cost", "stacks")
+DEPTH, PAIRS, CALLS_PER_PAIR = 30, 20000, 2
+
 # Programs with their environment; the name of a variant follows the colon.
 VALUES = {
     "torch_native": {},
@@ -38,6 +43,8 @@ VALUES = {
     "cupy_pool": {},
     "jax_pool": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
 }
+
+PARTS = ["values", "beside", "calls", "cost"]
 
 # Options of vramscope, and the argument for PyTorch's own recorder.
 MODES = {
@@ -50,6 +57,16 @@ MODES = {
     "trace --allocators": (["trace", "--allocators"], None),
     "recorder, Python stacks": (None, "python"),
     "recorder, all stacks": (None, "all"),
+}
+
+
+# Tracing of single calls.
+CALL_MODES = {
+    "untraced": None,
+    "trace --stacks off": ["trace", "--stacks", "off"],
+    "run --stacks off": ["run", "--stacks", "off"],
+    "trace": ["trace"],
+    "run": ["run"],
 }
 
 
@@ -72,7 +89,7 @@ class Comparison:
 
     def __init__(self, vramscope, out, end):
         self.vramscope, self.out, self.end = vramscope, out, end
-        self.failures, self.costs, self.notes = [], {}, []
+        self.failures, self.costs, self.calls_ns, self.notes = [], {}, {}, []
         self.sources = {
             "trace": self.source("trace", "trace"),
             "run": self.source("run", "run"),
@@ -118,6 +135,34 @@ class Comparison:
             for note in source.notes:
                 if "exact=False" in note or ": exit " in note or "no report" in note:
                     self.failed(f"{label}: {note}")
+
+    # -- calls --
+
+    def programs_of_calls(self):
+        """Returns the programs that time pairs of calls. The C program needs a compiler."""
+        programs = {"Python": [sys.executable, os.path.join(PAIRS_DIR, "pairs.py")]}
+        program = os.path.join(self.out, "pairs")
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        source = os.path.join(PAIRS_DIR, "pairs.c")
+        if compiler and subprocess.run([compiler, "-O1", "-o", program, source, "-l:libcuda.so.1"], check=False).returncode == 0:
+            programs["C"] = [program]
+        else:
+            self.notes.append("calls: no C compiler")
+        return programs
+
+    def calls(self):
+        for _ in range(3):
+            for name, program in self.programs_of_calls().items():
+                for mode, options in CALL_MODES.items():
+                    command = [*program, str(DEPTH), str(PAIRS)]
+                    if options:
+                        command = [self.vramscope, options[0], "--json", "-o", "/dev/null", *options[1:], "--", *command]
+                    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+                    found = re.search(r"([\d.]+) ns per pair", done.stdout)
+                    if not found:
+                        self.failed(f"calls, {name}, {mode}: exit {done.returncode}: {done.stderr[-300:]}")
+                        continue
+                    self.calls_ns.setdefault(name, {}).setdefault(mode, []).append(float(found[1]) / CALLS_PER_PAIR)
 
     # -- cost --
 
@@ -194,6 +239,11 @@ class Comparison:
                 page.writelines(
                     f"| {label} | {program} | {point} | {oracle} | {ours} | {ours - oracle} | {explained} |\n"
                     for program, point, oracle, ours, explained in source.rows)
+            page.write(f"\n| calls, stack of {DEPTH} | mode | time per call | added |\n|---|---|---:|---:|\n")
+            for program, modes in self.calls_ns.items():
+                plain = min(modes.get("untraced", [float("nan")]))
+                page.writelines(
+                    f"| {program} | {mode} | {min(times):.0f} ns | {min(times) - plain:.0f} ns |\n" for mode, times in modes.items())
             page.write("\n| program | mode | time per step | ratio |\n|---|---|---:|---:|\n")
             for program, modes in self.costs.items():
                 plain = min(modes.get("untraced", [float("nan")]))
@@ -212,12 +262,12 @@ def main():
     parser.add_argument("--vramscope", required=True)
     parser.add_argument("--out", default="verification")
     parser.add_argument("--minutes", type=float, default=8)
-    parser.add_argument("--only", nargs="*", choices=["values", "beside", "cost"])
+    parser.add_argument("--only", nargs="*", choices=PARTS)
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
     out, end = os.path.abspath(options.out), time.monotonic() + options.minutes * 60
     comparison = Comparison(os.path.abspath(options.vramscope), out, end)
-    for part in options.only or ["values", "beside", "cost"]:
+    for part in options.only or PARTS:
         try:
             getattr(comparison, part)()
         except Exception as error:  # noqa: BLE001 - a failing part must not hide the results of the others

@@ -1,5 +1,6 @@
 //! The command line of `top`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::top::Theme;
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
   vramscope top                             this host: probes with root, else an agent or the driver
+  vramscope top -- python train.py          a program, without root; its output follows at the end
   vramscope top --agent http://127.0.0.1:9754         a running agent; repeat it for several
   vramscope top run.arrows --speed 10       replay a recording ten times as fast
   vramscope top --once                      one screen as plain text
@@ -73,6 +75,12 @@ pub(crate) struct TopArgs {
     /// Draw with ASCII characters only
     #[arg(long)]
     pub(crate) ascii: bool,
+    /// Run CMD and show it and its children, without root and without probes
+    #[arg(last = true, value_name = "CMD", conflicts_with_all = ["file", "agent", "pid", "driver", "once"])]
+    pub(crate) command: Vec<OsString>,
+    /// With -- CMD: find out which Python references keep leaking memory alive
+    #[arg(long, requires = "command")]
+    pub(crate) why: bool,
 }
 
 /// Parses a speed.

@@ -1,13 +1,12 @@
 //! Searches for the Python references that keep leaking memory alive, while a command runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use engine::ledger::Ledger;
-use engine::model::{Pid, SiteName};
+use engine::model::{Event, EventKind, Pid, SiteName, Tid, Timestamp};
 use engine::verdict::SiteVerdict;
+use formats::sanitize::sanitized;
 
 use crate::io::output;
 use crate::live::program_socket::{ProgramSocket, SiteKeepers};
@@ -15,14 +14,11 @@ use crate::live::program_socket::{ProgramSocket, SiteKeepers};
 /// Time between two searches in a process.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What keeps the memory of one site of a process alive.
-type SiteText = (Pid, SiteName, Arc<str>);
-
 /// Searches in the background.
 pub(crate) struct KeeperSearch {
     searched: HashMap<Pid, Instant>,
-    sender: Sender<SiteText>,
-    found: Receiver<SiteText>,
+    sender: Sender<(Pid, EventKind)>,
+    found: Receiver<(Pid, EventKind)>,
 }
 
 impl Default for KeeperSearch {
@@ -46,8 +42,8 @@ impl KeeperSearch {
             // Ends within the time limit of the request, or with this process.
             let _ = std::thread::Builder::new().name("keepers".into()).spawn(move || {
                 match ProgramSocket::find(pid).and_then(|program| program.keepers()) {
-                    Ok((sites, _)) => sites.iter().for_each(|site| {
-                        let _ = site_name(site).map(|name| sender.send((pid, name, text(site))));
+                    Ok((sites, _)) => sites.iter().filter_map(kept_by).for_each(|kind| {
+                        let _ = sender.send((pid, kind));
                     }),
                     Err(error) => output::log(&format!("--why: {error:#}")),
                 }
@@ -55,21 +51,23 @@ impl KeeperSearch {
         }
     }
 
-    /// Adds the results so far to the ledger.
-    pub(crate) fn apply(&mut self, ledger: &mut Ledger) {
-        for (pid, site, text) in self.found.try_iter() {
-            ledger.set_kept_by(pid, site, text);
-        }
+    /// Returns the results since the last call.
+    pub(crate) fn found(&self, at: Timestamp) -> Vec<Event> {
+        let event = |(pid, kind): (Pid, EventKind)| Event {
+            pid,
+            tid: Tid(pid.0),
+            entry_time: at,
+            time: at,
+            kind,
+        };
+        self.found.try_iter().map(event).collect()
     }
 }
 
-fn text(site: &SiteKeepers) -> Arc<str> {
-    site.to_string().into()
-}
-
-/// Returns the name of a leaking site for which references were found.
-fn site_name(site: &SiteKeepers) -> Option<SiteName> {
+/// Returns the references that keep a leaking site alive, if there are any.
+fn kept_by(site: &SiteKeepers) -> Option<EventKind> {
     let has_keeper = site.is_leak && site.answer["keepers"].get(0).is_some();
     let name = site.memory["site"].as_str().filter(|_| has_keeper)?;
-    u64::from_str_radix(name, 16).ok().map(SiteName::Resolved)
+    let text = sanitized(&site.to_string());
+    Some(EventKind::KeptBy(SiteName::from_text(name)?, text.into()))
 }

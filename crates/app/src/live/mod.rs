@@ -1,6 +1,6 @@
 //! Live tracing, shared by the commands that trace.
 
-mod keeper_search;
+pub(crate) mod keeper_search;
 pub(crate) mod notice;
 pub(super) mod pipeline;
 pub(crate) mod print;

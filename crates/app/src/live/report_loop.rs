@@ -1,8 +1,7 @@
 //! The engine thread of a live verb: applies events to the ledger and prints reports.
 
 use anyhow::Result;
-use engine::ledger::Ledger;
-use engine::model::Timestamp;
+use engine::model::{Event, Timestamp};
 use engine::snapshot::{EndedHistory, Snapshot, SnapshotOptions};
 use formats::export::{CaptureSource, ReportContext};
 use formats::report::explain::{self, ExplainHistory};
@@ -13,14 +12,13 @@ use super::notice::log_notice;
 pub(crate) use super::print::LiveView;
 use super::print::print;
 use super::process_filter::ProcessFilter;
-use super::state::{LiveState, gpu_names};
+use super::state::LiveState;
 use crate::Outcome;
 pub(crate) use crate::cli::LiveFormat;
 use crate::io::output::{self, ResultOutput};
 use crate::live::keeper_search::KeeperSearch;
 use crate::live::pipeline::{LiveTrace, PipelineMessage};
 use crate::live::recorder::Recorder;
-use crate::live::requests::PendingAnswers;
 
 /// What reports contain.
 #[derive(Clone, Default)]
@@ -42,12 +40,11 @@ pub(crate) struct ReportOptions {
 
 /// The ledger and what is needed to print it.
 pub(crate) struct LiveReport {
-    ledger: Ledger,
+    state: LiveState,
     options: ReportOptions,
     view: LiveView,
     /// None: nothing is reported, and no ledger is kept.
     format: Option<LiveFormat>,
-    context: ReportContext,
     style: TextStyle,
     out: ResultOutput,
     ended: EndedHistory,
@@ -55,7 +52,6 @@ pub(crate) struct LiveReport {
     recorder: Option<Recorder>,
     /// A ledger is kept for requests of programs, also if nothing is reported.
     answers_requests: bool,
-    pending: PendingAnswers,
     keepers: KeeperSearch,
     /// Reason why capture ended early.
     failure: Option<anyhow::Error>,
@@ -71,20 +67,17 @@ impl LiveReport {
         format: impl Into<Option<LiveFormat>>,
         out: ResultOutput,
     ) -> Self {
-        let LiveState { ledger, context } = LiveState::new(live);
         Self {
-            ledger,
+            state: LiveState::new(live),
             options,
             view,
             format: format.into(),
-            context,
             style: out.style,
             out,
             ended: EndedHistory::default(),
             explained: ExplainHistory::default(),
             recorder: None,
             answers_requests: live.source == CaptureSource::InProcess,
-            pending: PendingAnswers::default(),
             keepers: KeeperSearch::default(),
             failure: None,
             verbose: true,
@@ -93,7 +86,7 @@ impl LiveReport {
 
     /// Declares functions that are never the headline of a call stack.
     pub(crate) fn add_wrappers(&mut self, names: &[String]) {
-        self.ledger.add_wrappers(names.iter().map(String::as_str));
+        self.state.ledger.add_wrappers(names.iter().map(String::as_str));
     }
 
     /// Records all events from now on.
@@ -101,7 +94,7 @@ impl LiveReport {
         &mut self,
         start: impl FnOnce(&ReportContext) -> Result<Recorder>,
     ) -> Result<()> {
-        self.recorder = Some(start(&self.context)?);
+        self.recorder = Some(start(&self.state.context)?);
         Ok(())
     }
 
@@ -117,7 +110,7 @@ impl LiveReport {
 
     /// Flushes the recording and answers requests; to be called several times a second.
     pub(crate) fn tick(&mut self) {
-        self.pending.send_complete(&self.ledger);
+        self.state.tick();
         if let Some(recorder) = &mut self.recorder {
             recorder.flush_due(capture::monotonic());
         }
@@ -126,39 +119,39 @@ impl LiveReport {
     /// Handles a message of the capture thread.
     pub(crate) fn handle(&mut self, message: PipelineMessage) {
         match message {
-            PipelineMessage::Events(events) => {
-                for event in &events {
-                    if let Some(recorder) = &mut self.recorder {
-                        recorder.event(event);
-                    }
-                    if self.format.is_some() || self.answers_requests {
-                        self.ledger.apply(event);
-                    }
-                }
-            }
+            PipelineMessage::Events(events) => events.iter().for_each(|event| self.event(event)),
             // A recording starts without these GPUs, and its replay must print the same.
             PipelineMessage::Gpus(_) if self.recorder.is_some() => {}
-            PipelineMessage::Gpus(gpus) => self.context.gpus = gpu_names(&gpus),
-            PipelineMessage::Notice(notice) if self.verbose || notice.is_warning() => {
-                log_notice(&notice)
+            PipelineMessage::Notice(notice) if self.verbose => log_notice(&notice),
+            other => {
+                if let Err(error) = self.state.apply(other) {
+                    self.failure = Some(error);
+                }
             }
-            PipelineMessage::Notice(_) => {}
-            PipelineMessage::Request(request) => {
-                request.execute(&mut self.ledger, &mut self.pending);
-            }
-            PipelineMessage::Failed(error) => self.failure = Some(error),
         }
-        self.pending.send_complete(&self.ledger);
+        self.state.tick();
+    }
+
+    /// Records and applies an event.
+    fn event(&mut self, event: &Event) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(event);
+        }
+        if self.format.is_some() || self.answers_requests {
+            self.state.ledger.apply(event);
+        }
     }
 
     /// Prints a report of the current state.
     pub(crate) fn report(&mut self) -> Result<()> {
         let now = capture::monotonic();
+        for event in self.keepers.found(now) {
+            self.event(&event);
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now, self.format.is_none());
         }
-        self.keepers.apply(&mut self.ledger);
-        let snapshot = self.ledger.snapshot(now, &self.options.snapshot);
+        let snapshot = self.state.ledger.snapshot(now, &self.options.snapshot);
         if self.options.why {
             self.keepers.search(&snapshot.suspects);
         }
@@ -178,7 +171,7 @@ impl LiveReport {
         let now = if self.has_failed() { complete_until } else { capture::monotonic() };
         let mut outcome = self.finish_recording(now);
         let snapshot_options = SnapshotOptions { ended_sites: true, ..self.options.snapshot };
-        let mut last = self.ledger.snapshot(now, &snapshot_options);
+        let mut last = self.state.ledger.snapshot(now, &snapshot_options);
         if let Some(error) = self.failure.take() {
             last.mark_capture_ended(now);
             outcome = Outcome::Incomplete;
@@ -189,7 +182,7 @@ impl LiveReport {
         self.style.last = true;
         self.out.clear_block()?;
         self.print(&last)?;
-        let unlisted = self.ended.dropped() + self.ledger.dropped_ended();
+        let unlisted = self.ended.dropped() + self.state.ledger.dropped_ended();
         if unlisted > 0 {
             output::log(&format!("{unlisted} exited processes are not listed in the final report"));
         }
@@ -215,7 +208,7 @@ impl LiveReport {
             filtered = Some(selected);
         }
         let snapshot = filtered.as_ref().unwrap_or(snapshot);
-        let (context, style) = (&self.context, self.style);
+        let (context, style) = (&self.state.context, self.style);
         if self.view == LiveView::Explain {
             self.explained.observe(snapshot);
             return if style.last { self.print_explained(format) } else { Ok(()) };
@@ -234,7 +227,7 @@ impl LiveReport {
     }
 
     fn print_explained(&mut self, format: LiveFormat) -> Result<()> {
-        let report = std::mem::take(&mut self.explained).report(&self.context);
+        let report = std::mem::take(&mut self.explained).report(&self.state.context);
         let out = &mut *self.out.writer;
         match format {
             LiveFormat::Json => writeln!(out, "{}", serde_json::to_string(&report)?)?,
@@ -245,6 +238,6 @@ impl LiveReport {
 
     /// Returns the names and the clock of the reports.
     pub(crate) const fn context(&self) -> &ReportContext {
-        &self.context
+        &self.state.context
     }
 }

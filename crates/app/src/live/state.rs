@@ -10,12 +10,15 @@ use formats::recording::FunctionTable;
 
 use super::notice::log_notice;
 use super::pipeline::{LiveTrace, PipelineMessage};
+use super::requests::PendingAnswers;
 use crate::io::output;
 
 /// A ledger that follows a trace.
 pub(crate) struct LiveState {
     pub(crate) ledger: Ledger,
     pub(crate) context: ReportContext,
+    /// Requests of programs that wait for the names of functions.
+    pending: PendingAnswers,
 }
 
 impl LiveState {
@@ -24,10 +27,16 @@ impl LiveState {
         Self {
             ledger: if live.counts_activity { ledger.with_activity() } else { ledger },
             context: context(&live.gpus, Some(live.source)),
+            pending: PendingAnswers::default(),
         }
     }
 
-    /// Applies a message of a trace that answers no requests. Only warnings are logged.
+    /// Answers requests of programs; to be called several times a second.
+    pub(crate) fn tick(&mut self) {
+        self.pending.send_complete(&self.ledger);
+    }
+
+    /// Applies a message. Only warnings are logged.
     pub(crate) fn apply(&mut self, message: PipelineMessage) -> Result<()> {
         match message {
             PipelineMessage::Events(events) => {
@@ -35,7 +44,10 @@ impl LiveState {
             }
             PipelineMessage::Gpus(gpus) => self.context.gpus = gpu_names(&gpus),
             PipelineMessage::Notice(notice) if notice.is_warning() => log_notice(&notice),
-            PipelineMessage::Notice(_) | PipelineMessage::Request(_) => {}
+            PipelineMessage::Notice(_) => {}
+            PipelineMessage::Request(request) => {
+                request.execute(&mut self.ledger, &mut self.pending);
+            }
             PipelineMessage::Failed(error) => return Err(error),
         }
         Ok(())

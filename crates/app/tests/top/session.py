@@ -82,8 +82,10 @@ class Screen:
     def put(self, char):
         if char == "\r":
             self.x = 0
+        elif char == "\n" and self.y < self.height - 1:
+            self.y += 1
         elif char == "\n":
-            self.y = min(self.y + 1, self.height - 1)
+            self.cells = [*self.cells[1:], [" "] * self.width]
         elif char >= " " and self.y < self.height:
             if self.x < self.width:
                 self.cells[self.y][self.x] = char

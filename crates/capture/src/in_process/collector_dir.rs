@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use super::area::{
-    CHAIN_VARIABLE, CONTROL_FILE, Control, DIR_VARIABLE, LAYOUT_VERSION, MAGIC, Sizes,
+    CHAIN_VARIABLE, CONTROL_FILE, Control, DIR_VARIABLE, LAYOUT_MARK, LAYOUT_VERSION, MAGIC, Sizes,
 };
 use super::hook_rows;
 use super::process_end::{holder, whole_file};
@@ -49,6 +49,15 @@ pub enum CollectorDirError {
     NoLibrary {
         /// The directory of the program.
         tried: PathBuf,
+    },
+    /// The library does not belong to this program.
+    #[error(
+        "{}: not of the same build as this vramscope; reinstall vramscope, or build all of it",
+        path.display()
+    )]
+    OtherBuild {
+        /// The library.
+        path: PathBuf,
     },
     /// The command is already traced in-process.
     #[error("{INJECTION_VARIABLE} already loads {LIBRARY}; `vramscope run` cannot be nested")]
@@ -195,8 +204,19 @@ fn sizes(options: &SessionOptions) -> Sizes {
     }
 }
 
-/// Finds the library: in the environment variable, next to this program, or in `../lib/vramscope`.
+/// Finds the library of this build.
 fn library() -> Result<PathBuf, CollectorDirError> {
+    let path = find_library()?;
+    let is_ours = |file: &[u8]| file.windows(LAYOUT_MARK.len()).any(|part| part == LAYOUT_MARK);
+    match fs::read(&path) {
+        Ok(file) if !is_ours(&file) => Err(CollectorDirError::OtherBuild { path }),
+        // A file that cannot be read is one that the driver cannot load either.
+        _ => Ok(path),
+    }
+}
+
+/// Finds the library: in the environment variable, next to this program, or in `../lib/vramscope`.
+fn find_library() -> Result<PathBuf, CollectorDirError> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
         return Ok(path.into());
     }

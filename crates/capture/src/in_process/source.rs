@@ -145,6 +145,10 @@ impl InProcess {
     /// Reports the processes that could not be traced at all.
     fn read_failures(&mut self) {
         let reasons = [
+            (
+                StartFailure::OtherBuild,
+                "it loaded a library of another build of vramscope; was vramscope replaced meanwhile?",
+            ),
             (StartFailure::NoArea, "no shared memory for its records"),
             (StartFailure::NoDriver, "its CUDA driver was not found among its libraries"),
             (StartFailure::NoSpaceNearby, "no free addresses near its CUDA driver"),

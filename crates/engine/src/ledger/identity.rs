@@ -1,6 +1,6 @@
 //! Program, user and group of a process.
 
-use crate::model::{ProcessGroup, ProcessIdentity, SiteRegistry, program_of_stack};
+use crate::model::{ProcessGroup, ProcessIdentity, SiteName, SiteRegistry, program_of_stack};
 
 use super::process::Process;
 use super::sites::table::SiteRef;
@@ -8,7 +8,18 @@ use super::sites::table::SiteRef;
 /// Limit of sites that are searched for the program of a process.
 const MAX_SITES_FOR_PROGRAM: usize = 16;
 
+/// Limit of sites per process whose Python references are kept.
+const MAX_KEPT_BY: usize = 1024;
+
 impl Process {
+    /// Sets the Python references that keep the memory of a site alive. Verdicts on the site have
+    /// them as evidence.
+    pub(super) fn set_kept_by(&mut self, site: SiteName, text: &str) {
+        if self.kept_by.len() < MAX_KEPT_BY || self.kept_by.contains_key(&site) {
+            self.kept_by.insert(site, text.into());
+        }
+    }
+
     /// Sets program and user. What is already known and now missing stays.
     pub(super) fn set_identity(&mut self, identity: &ProcessIdentity) {
         let ProcessIdentity { program, user, group } = identity.clone();

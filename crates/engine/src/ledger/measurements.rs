@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::leak::is_framework_cache;
 use crate::model::{Bytes, Event, Nanos, Pid, SiteId, SiteName, Timestamp};
@@ -25,9 +24,6 @@ const FIRST_WIDTH: u64 = 1 << 10;
 
 /// Limit of addresses per site.
 const MAX_ADDRESSES: usize = 64;
-
-/// Limit of sites per process whose Python references are kept.
-const MAX_KEPT_BY: usize = 1024;
 
 /// Identifies a measurement that has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -293,16 +289,6 @@ impl Ledger {
             suspects: suspects.collect(),
             sites: measurement.kept,
         })
-    }
-
-    /// Sets the Python references that keep the memory of a site alive, as text without control
-    /// characters. Verdicts on the site have it as evidence.
-    pub fn set_kept_by(&mut self, pid: Pid, site: SiteName, text: Arc<str>) {
-        self.update(pid, |process| {
-            if process.kept_by.len() < MAX_KEPT_BY || process.kept_by.contains_key(&site) {
-                process.kept_by.insert(site, text);
-            }
-        });
     }
 
     /// Updates the measurements of a process after an event.

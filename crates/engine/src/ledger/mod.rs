@@ -275,6 +275,9 @@ impl Ledger {
             }),
             EventKind::Mark { .. } => self.marks.push(event),
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
+            EventKind::KeptBy(site, text) => self.update(event.pid, |process| {
+                process.set_kept_by(*site, text);
+            }),
         }
     }
 

@@ -269,6 +269,13 @@ pub enum SiteName {
     Other,
 }
 
+impl SiteName {
+    /// Returns the site whose name is displayed like that, if its frames are resolved.
+    pub fn from_text(text: &str) -> Option<Self> {
+        u64::from_str_radix(text, 16).ok().map(Self::Resolved)
+    }
+}
+
 impl fmt::Display for SiteName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

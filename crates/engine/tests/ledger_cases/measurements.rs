@@ -1,7 +1,8 @@
 //! Measurements between two points in time.
 
 use engine::ledger::{Ledger, MeasurementId};
-use engine::model::event::Event;
+use engine::model::event::{Event, EventKind};
+use engine::model::ids::Tid;
 use engine::snapshot::{KeptSite, Measurement};
 use engine::view::View;
 
@@ -96,7 +97,8 @@ fn kept_by_is_the_cause_of_a_leak() {
     let mut ledger = super::ledger(&format!("0 frames site3 step \n {}", lines.join("\n")));
     let at = Timestamp(100_000_000_000);
     let site = ledger.snapshot(at, &SnapshotOptions::default()).suspects[0].site;
-    ledger.set_kept_by(Pid(1), site, "__main__.history (dict, 2 entries)".into());
+    let kind = EventKind::KeptBy(site, "__main__.history (dict, 2 entries)".into());
+    ledger.apply(&Event { pid: Pid(1), tid: Tid(0), entry_time: at, time: at, kind });
     let snapshot = ledger.snapshot(at, &SnapshotOptions::default());
     let view = View::of(&snapshot, &[]);
     assert_eq!(view.leaks[0].advice.cause, "python_references");

@@ -22,8 +22,9 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::mig::MigInstance;
 use engine::model::overhead::ContextLimit;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
-use engine::model::stack::{Frame, Language, UnknownReason};
+use engine::model::stack::{Frame, Language, SiteName, UnknownReason};
 use engine::model::units::Timestamp;
+use formats::sanitize::sanitized;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any};
@@ -437,6 +438,7 @@ fn listed(kind: &EventKind) {
         | EventKind::Object(_)
         | EventKind::Block(_)
         | EventKind::Allocator(..)
+        | EventKind::KeptBy(..)
         | EventKind::Site(_) => {}
     }
 }
@@ -448,6 +450,9 @@ fn kind() -> BoxedStrategy<EventKind> {
         identity(),
         container(),
         name().prop_map(EventKind::ThreadName),
+        (any::<u64>(), name()).prop_map(|(site, text)| {
+            EventKind::KeptBy(SiteName::Resolved(site), sanitized(&text).into())
+        }),
         select(vec![
             EventKind::Exec,
             EventKind::Exit,

@@ -17,9 +17,6 @@ use crate::wire::{
     VS_PYTHON_FRAME_OBJECT, VS_PYTHON_MAX, WirePython,
 };
 
-/// Words of the buffer for frames and code objects; more than any offset needs.
-const WORDS: usize = 16;
-
 /// Not resolved yet.
 const UNRESOLVED: usize = 0;
 /// The process has no such function.
@@ -67,20 +64,29 @@ fn published(area: &Area) -> Option<WirePython> {
     (version.load(Ordering::Relaxed) == before && python.interpreters != 0).then_some(python)
 }
 
-/// Reads words of the interpreter's memory. Returns false for an address that cannot be a
-/// structure.
-fn read(address: u64, bytes: usize, words: &mut [u64; WORDS]) -> bool {
-    if !is_plausible(address) {
-        return false;
+/// A structure of the interpreter that belongs to the calling thread: it cannot change during the
+/// thread's call. Only the fields that are needed are read.
+#[derive(Clone, Copy)]
+struct Structure {
+    address: u64,
+    bytes: usize,
+}
+
+impl Structure {
+    /// Returns the structure at an address; `None` if there cannot be one.
+    fn at(address: u64, bytes: usize) -> Option<Self> {
+        is_plausible(address).then_some(Self { address, bytes })
     }
-    *words = [0; WORDS];
-    // SAFETY: the interpreter's structure of the calling thread, at least that long, which cannot
-    // change during the thread's call.
-    unsafe {
-        let to = words.as_mut_ptr().cast::<u8>();
-        std::ptr::copy_nonoverlapping(address as *const u8, to, bytes.min(WORDS * 8));
+
+    /// Reads the `index`th value of its size; 0 outside of the structure.
+    fn read<T: Copy + Default>(self, index: u8) -> T {
+        let end = (usize::from(index) + 1) * size_of::<T>();
+        if end > self.bytes {
+            return T::default();
+        }
+        // SAFETY: inside of the structure, and aligned as the structure is.
+        unsafe { (self.address as *const T).add(index.into()).read() }
     }
-    true
 }
 
 const fn is_plausible(address: u64) -> bool {
@@ -88,11 +94,7 @@ const fn is_plausible(address: u64) -> bool {
 }
 
 fn word(address: u64) -> u64 {
-    if !is_plausible(address) {
-        return 0;
-    }
-    // SAFETY: as in `read`.
-    unsafe { (address as *const u64).read() }
+    Structure::at(address, 8).map_or(0, |structure| structure.read(0))
 }
 
 /// Returns the innermost frame of the calling thread; 0 if it does not run Python now.
@@ -109,33 +111,28 @@ fn first_frame(python: &WirePython) -> u64 {
 }
 
 /// Reads a frame and the address of the calling one.
+#[inline]
 fn read_frame(python: &WirePython, frame: u64) -> Option<(PythonFrame, u64)> {
-    let mut words = [0; WORDS];
     let bytes = if python.every_is_entry != 0 { VS_PYTHON_FRAME_OBJECT } else { VS_PYTHON_FRAME };
-    if !read(frame, bytes, &mut words) {
-        return None;
-    }
-    let byte = |words: &[u64; WORDS], at: u8| {
-        let at = usize::from(at) % (WORDS * 8);
-        (words[at / 8] >> (at % 8 * 8)) as u8
-    };
-    let previous = words[usize::from(python.frame_previous) % WORDS];
+    let frame = Structure::at(frame, bytes)?;
+    let previous = frame.read(python.frame_previous);
     let mut found =
         PythonFrame { code: 0, instruction: 0, name: 0, lines: 0, first_line: 0, entry: 1 };
-    if byte(&words, python.frame_owner) >= python.owner_entry {
+    if frame.read::<u8>(python.frame_owner) >= python.owner_entry {
         return Some((found, previous));
     }
-    found.code = words[usize::from(python.frame_code) % WORDS] & !7;
-    found.instruction = words[usize::from(python.frame_instruction) % WORDS];
+    found.code = frame.read::<u64>(python.frame_code) & !7;
+    found.instruction = frame.read(python.frame_instruction);
     found.entry = python.every_is_entry.into();
     if usize::from(python.frame_is_entry) != VS_NONE {
-        found.entry = (byte(&words, python.frame_is_entry) & 1).into();
+        found.entry = (frame.read::<u8>(python.frame_is_entry) & 1).into();
     }
-    if read(found.code.wrapping_add(python.code_from.into()), VS_PYTHON_CODE, &mut words) {
-        found.name = words[usize::from(python.code_name) % WORDS];
-        found.lines = words[usize::from(python.code_lines) % WORDS];
-        let half = usize::from(python.code_first_line) % (WORDS * 2);
-        found.first_line = (words[half / 2] >> (half % 2 * 32)) as u32;
+    if let Some(code) =
+        Structure::at(found.code.wrapping_add(python.code_from.into()), VS_PYTHON_CODE)
+    {
+        found.name = code.read(python.code_name);
+        found.lines = code.read(python.code_lines);
+        found.first_line = code.read(python.code_first_line);
     }
     Some((found, previous))
 }
@@ -150,8 +147,11 @@ pub(crate) fn capture(area: &Area, thread: &ThreadState, token: &mut u64) -> boo
     let (mut frame, mut hash) = (first, u64::from(VS_PYTHON));
     for _ in 0..VS_PYTHON_MAX {
         let Some((found, previous)) = read_frame(&python, frame) else { break };
-        hash = mix(mix(hash, found.code), found.instruction);
-        hash = mix(mix(hash, found.name), found.lines ^ u64::from(found.entry));
+        // Each step waits for the one before. The name and the lines only distinguish code objects
+        // that had the same address one after the other.
+        hash = mix(hash, found.code ^ found.name.rotate_left(20));
+        hash =
+            mix(hash, found.instruction ^ (found.lines ^ u64::from(found.entry)).rotate_left(40));
         frame = previous;
     }
     if !was_sent(area, hash) {

@@ -44,12 +44,16 @@ struct Caller {
 }
 
 /// Captures the stack of a call in the current stack mode.
+#[inline]
 pub(crate) fn capture(frame: &Frame, thread: &mut ThreadState) -> StackRef {
-    let mode = process::control().map_or(VS_STACKS_OFF, |c| c.stacks.load(Ordering::Relaxed));
-    let mut stack_ref = StackRef::NONE;
-    if mode == VS_STACKS_OFF {
-        return stack_ref;
+    match process::control().map_or(VS_STACKS_OFF, |c| c.stacks.load(Ordering::Relaxed)) {
+        VS_STACKS_OFF => StackRef::NONE,
+        mode => capture_in(mode, frame, thread),
     }
+}
+
+fn capture_in(mode: u32, frame: &Frame, thread: &mut ThreadState) -> StackRef {
+    let mut stack_ref = StackRef::NONE;
     let Some(area) = process::area() else { return stack_ref };
     let mut lost = match caller(frame, thread) {
         None => true,
@@ -185,6 +189,16 @@ fn find_known_stack(area: &Area, caller: &Caller) -> Option<u64> {
     }
     // SAFETY: every area has the store at this offset.
     let store = unsafe { area.base.add(process::offsets()?.known_stacks) };
+    let room = (caller.end - caller.sp).checked_sub(8);
+    let max_offset = room.filter(|_| caller.sp.is_multiple_of(8))?;
+    let is_at = |offset: u64, value: u64| {
+        if offset > max_offset || !offset.is_multiple_of(8) {
+            return false;
+        }
+        // SAFETY: the stack is mapped from the stack pointer to its end.
+        let word = unsafe { ((caller.sp + offset) as *const u64).read() };
+        word == value
+    };
     let mut offset = header.known_heads[known_chain(caller.ip, caller.sp)].load(Ordering::Acquire);
     // Chains are short; the limit is for a store that changes meanwhile.
     for _ in 0..VS_STACKS_PER_KEY * 2 {
@@ -203,10 +217,7 @@ fn find_known_stack(area: &Area, caller: &Caller) -> Option<u64> {
                 let slots = unsafe {
                     std::slice::from_raw_parts(store.add(slots).cast::<[u64; 2]>(), count)
                 };
-                let is_same = slots.iter().all(|[offset, value]| {
-                    let address = caller.sp.wrapping_add(*offset);
-                    word(caller, address) == Some(*value)
-                });
+                let is_same = slots.iter().all(|[offset, value]| is_at(*offset, *value));
                 std::sync::atomic::fence(Ordering::Acquire);
                 let unchanged = header.known_version.load(Ordering::Relaxed) == version;
                 if is_same && unchanged {

@@ -126,7 +126,7 @@ fn extra(kind: &EventKind) -> usize {
             let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
             size_of_val(&**identity) + text(&identity.program) + text(&identity.user)
         }
-        EventKind::ThreadName(name) => name.len(),
+        EventKind::ThreadName(text) | EventKind::KeptBy(_, text) => text.len(),
         EventKind::Gpus(gpus) => size_of_val::<[_]>(gpus),
         _ => 0,
     }

@@ -41,7 +41,7 @@ pub(super) fn start_failure_code(error: &Error) -> u8 {
 }
 
 /// Logs a failure of vramscope itself and maps it to a code that commands rarely use.
-pub(super) fn own_failure_outcome(outcome: Result<Outcome>) -> Result<Outcome> {
+pub(crate) fn own_failure_outcome(outcome: Result<Outcome>) -> Result<Outcome> {
     match outcome {
         Err(error) if !output::is_broken_pipe(&error) => {
             output::fail(&error);

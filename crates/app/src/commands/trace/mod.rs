@@ -1,7 +1,7 @@
 //! `vramscope trace`: live reports, and the loop of all verbs that trace.
 
 mod command_user;
-mod exit_status;
+pub(crate) mod exit_status;
 pub(crate) mod kernels;
 pub(crate) mod launcher;
 pub(crate) mod record;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capture::command;
+use capture::command::{self, StandardStreams};
 use capture::in_process::CollectorDir;
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, SessionOptions, Target};
@@ -36,10 +36,10 @@ use crate::live::report_loop::{LiveFormat, LiveReport, LiveView, ReportOptions};
 use crate::{Outcome, cli};
 
 /// Time that a command may take to exit after Ctrl-C before the final report is printed without it.
-const COMMAND_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const COMMAND_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time until the exit of a target or a signal is noticed.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The same, while nothing happens.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -50,8 +50,8 @@ const SIGNALS_TO_ABORT: usize = 3;
 
 /// Default sizes of the rings of a process that is traced in-process. Each process has its own
 /// rings, in shared memory, which containers often limit to 64 MiB.
-const IN_PROCESS_RING_BYTES: u32 = 8 << 20;
-const IN_PROCESS_STACK_RING_BYTES: u32 = 4 << 20;
+pub(crate) const IN_PROCESS_RING_BYTES: u32 = 8 << 20;
+pub(crate) const IN_PROCESS_STACK_RING_BYTES: u32 = 4 << 20;
 
 /// Environment variable with the directories that Python imports from first.
 const PYTHON_PATH: &str = "PYTHONPATH";
@@ -223,15 +223,18 @@ pub(crate) fn run_trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
 fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
-    let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
+    let streams = command_streams(settings, reports.as_ref(), recording.as_ref());
     let dir = settings.in_process.map(|_| CollectorDir::create()).transpose()?;
-    let environment = environment(settings, dir.as_ref())?;
+    let environment = match &dir {
+        Some(dir) => in_process_environment(dir, settings.reports.why)?,
+        None => Vec::new(),
+    };
     let suspended = match settings.target.command.as_slice() {
         [] => None,
         command => {
             // In-process tracing needs no privileges, and its files belong to this user.
             let user = if dir.is_some() { None } else { command_user::of_command(settings.user)? };
-            Some(spawn(command, stdout, &environment, user.as_ref())?)
+            Some(spawn(command, streams, &environment, user.as_ref())?)
         }
     };
     let target = target(settings.target, suspended.as_ref().map(command::SuspendedCommand::pid));
@@ -265,14 +268,14 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     trace.finish(live)
 }
 
-/// Returns the environment variables of the command, in addition to those of this process.
-fn environment(
-    settings: &TraceOptions<'_>,
-    dir: Option<&CollectorDir>,
+/// Returns the environment variables of a command that is traced in-process, in addition to those of
+/// this process.
+pub(crate) fn in_process_environment(
+    dir: &CollectorDir,
+    why: bool,
 ) -> Result<Vec<(OsString, OsString)>> {
-    let Some(dir) = dir else { return Ok(Vec::new()) };
     let mut variables = dir.environment();
-    if settings.reports.why {
+    if why {
         let own = dir.python_path().context("--why")?.into_os_string();
         let inherited = std::env::var_os(PYTHON_PATH).filter(|path| !path.is_empty());
         let paths = [Some(own), inherited].into_iter().flatten();
@@ -284,7 +287,7 @@ fn environment(
 /// Starts a command as its user: see [`command_user`].
 fn spawn(
     command: &[OsString],
-    stdout: command::StdoutTarget,
+    streams: StandardStreams<'_>,
     environment: &[(OsString, OsString)],
     user: Option<&command_user::CommandUser>,
 ) -> Result<command::SuspendedCommand> {
@@ -292,12 +295,12 @@ fn spawn(
         output::log(&format!("running the command as {}; --user changes that", user.name));
     }
     let run_as = user.map(|user| &user.run_as);
-    Ok(command::spawn_suspended(command, stdout, environment, run_as)?)
+    Ok(command::spawn_suspended(command, streams, environment, run_as)?)
 }
 
 /// Returns a flag that Ctrl-C and SIGTERM set. The final report may block on a reader, so further
 /// signals end the process at once.
-fn watch_signals() -> Result<Arc<AtomicBool>> {
+pub(crate) fn watch_signals() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
@@ -362,16 +365,16 @@ pub(crate) fn activity_options(options: &cli::LaunchArgs) -> ActivityOptions {
 
 /// Keeps the command's output off standard output if JSON or a recording goes there: a program
 /// reads it.
-fn command_stdout(
+fn command_streams(
     settings: &TraceOptions<'_>,
     reports: Option<&Planned>,
     recording: Option<&Planned>,
-) -> command::StdoutTarget {
+) -> StandardStreams<'static> {
     let json = settings.format == Some(LiveFormat::Json) && reports.is_none_or(Planned::is_stdout);
     if json || recording.is_some_and(Planned::is_stdout) {
-        command::StdoutTarget::Error
+        StandardStreams::OutputToError
     } else {
-        command::StdoutTarget::Same
+        StandardStreams::Same
     }
 }
 
@@ -427,23 +430,39 @@ fn session_options(settings: &TraceOptions<'_>, target: Target) -> Result<Sessio
 }
 
 /// The traced command.
-struct TracedCommand {
-    pid: Pid,
+pub(crate) struct TracedCommand {
+    pub(crate) pid: Pid,
     running: command::RunningCommand,
-    status: Option<ExitStatus>,
+    /// How it ended.
+    pub(crate) status: Option<ExitStatus>,
 }
 
 impl TracedCommand {
-    fn release(suspended: command::SuspendedCommand) -> Result<Self> {
+    /// Resumes the command.
+    pub(crate) fn release(suspended: command::SuspendedCommand) -> Result<Self> {
         let pid = suspended.pid();
         let running =
             suspended.release().context("the command exited before it could be traced")?;
         Ok(Self { pid, running, status: None })
     }
 
-    fn has_exited(&mut self) -> Result<bool> {
+    /// Whether the command has ended.
+    pub(crate) fn has_exited(&mut self) -> Result<bool> {
         self.status = self.running.try_wait()?;
         Ok(self.status.is_some())
+    }
+
+    /// Returns the exit code to pass on.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let Some(status) = self.status else {
+            let pid = self.pid;
+            output::log(&format!("the command (pid {pid}) is still running, no longer traced"));
+            return Outcome::Success;
+        };
+        if !status.success() {
+            output::log(&format!("the command failed: {status}"));
+        }
+        exit_status::command_outcome(status)
     }
 }
 
@@ -521,22 +540,8 @@ impl TraceLoop<'_> {
             .map_or(Outcome::Success, |threshold| leak_gate::evaluate(&last, &gpus, threshold));
         let verdict = self.settings.limit.map_or(verdict, |limit| limit.outcome(verdict));
         let outcome = if recorded == Outcome::Success { verdict } else { recorded };
-        match self.command {
-            Some(TracedCommand { status: None, pid, .. }) => {
-                output::log(&format!("the command (pid {pid}) is still running, no longer traced"));
-                Ok(outcome)
-            }
-            Some(TracedCommand { status: Some(status), .. }) => {
-                if !status.success() {
-                    output::log(&format!("the command failed: {status}"));
-                }
-                Ok(match outcome {
-                    Outcome::Success => exit_status::command_outcome(status),
-                    failed => failed,
-                })
-            }
-            None => Ok(outcome),
-        }
+        let of_command = self.command.map_or(Outcome::Success, |command| command.outcome());
+        Ok(if outcome == Outcome::Success { of_command } else { outcome })
     }
 }
 

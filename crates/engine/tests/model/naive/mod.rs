@@ -127,7 +127,8 @@ impl Naive {
             | EventKind::MigInstance(_)
             | EventKind::Block(_)
             | EventKind::Allocator(..)
-            | EventKind::Identity(_) => {}
+            | EventKind::Identity(_)
+            | EventKind::KeptBy(..) => {}
             EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.container = Some((**container).clone());

@@ -149,7 +149,7 @@ fn site_name(text: &str) -> SiteName {
         ("none", _) => SiteName::Unknown,
         ("other", _) => SiteName::Other,
         (_, Some(id)) => SiteName::Pending(SiteId(id)),
-        _ => u64::from_str_radix(text, 16).map_or(SiteName::Unknown, SiteName::Resolved),
+        _ => SiteName::from_text(text).unwrap_or(SiteName::Unknown),
     }
 }
 

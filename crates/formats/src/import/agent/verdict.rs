@@ -5,6 +5,7 @@ use engine::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict,
 
 use super::{Stacks, site_name};
 use crate::report::verdict::json::{SiteVerdictJson, TensorsJson};
+use crate::sanitize::sanitize;
 
 /// Reads a verdict; `None` if it is about something that this version does not know.
 pub(super) fn read(entry: &SiteVerdictJson, stacks: &mut Stacks) -> Option<SiteVerdict> {
@@ -60,6 +61,7 @@ fn evidence(entry: &SiteVerdictJson) -> Evidence {
         freed_at_end: one.freed_at_end.unwrap_or(0),
         time_until_full: entry.time_until_full_seconds.map(seconds),
         tensors: one.tensors.as_ref().map(tensors),
+        kept_by: one.kept_by.as_deref().map(|text| sanitize(text).into()),
         ..Evidence::default()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use engine::model::{
     AllocatorTotals, BlockEvent, BlockOp, BlockTracking, ContextCall, Event, EventKind, FailedCall,
     Frame, FunctionId, GpuActivity, GpuId, GraphCall, LostDelta, ObjectCall, ObjectKind, Pid,
-    PoolCall, SiteFrames, Tid, Timestamp, UnknownReason, VmmCall,
+    PoolCall, SiteFrames, SiteName, Tid, Timestamp, UnknownReason, VmmCall,
 };
 
 use super::super::function_table::{FunctionLookup, FunctionTable};
@@ -14,6 +14,7 @@ use super::super::schema::Column;
 use super::super::{RecordingRow, WallClock};
 use super::row_cells::{RowCells, RowError};
 use crate::export::GpuLabel;
+use crate::sanitize::sanitized;
 
 /// Tables that grow while rows are read.
 pub(crate) struct IdTables<'a> {
@@ -119,6 +120,11 @@ fn event_kind(
     Ok(Some(match word {
         "stack" => EventKind::Site(stack(cells, tables.frames)?),
         "thread_name" => EventKind::ThreadName(CellValue::get(cells, Column::Name)?),
+        "kept_by" => {
+            let site = cells.text(Column::Name).and_then(SiteName::from_text);
+            let text = cells.must(Column::Value, cells.text(Column::Value))?;
+            EventKind::KeptBy(cells.must(Column::Name, site)?, sanitized(text).into())
+        }
         "call_failed" => EventKind::Failed(failed(cells, tables)?),
         "device_map" => EventKind::Gpus(gpus(cells)?),
         "lost" => {

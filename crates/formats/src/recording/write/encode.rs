@@ -47,6 +47,11 @@ pub(crate) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionN
             }
         }
         EventKind::Site(_) => batch.row("stack"),
+        EventKind::KeptBy(site, text) => {
+            batch.row("kept_by");
+            batch.text(Column::Name, &*site.to_string());
+            text.put(batch, Column::Value);
+        }
         // About the host, not about the traced processes.
         EventKind::DeviceHolders(_) => {}
         other => other.encode(batch),

@@ -1,12 +1,14 @@
 //! `vramscope top`: chooses the source and starts the view.
 
+mod in_process;
+
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use capture::session::{DriverReports, SessionOptions, Target};
 use engine::model::{Pid, StackMode};
 
-use super::trace;
+use super::trace::{self, exit_status};
 use crate::Outcome;
 use crate::cli::{LaunchArgs, TopArgs};
 use crate::io::output;
@@ -32,7 +34,6 @@ pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
     if !options.once && !output::is_terminal() {
         bail!("standard output is not a terminal; --once prints one screen as text");
     }
-    let source = source(options)?;
     let view = TopOptions {
         interval: options.interval,
         speed: if options.once { TO_THE_END } else { options.speed },
@@ -41,6 +42,10 @@ pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
         duration: options.duration,
         filter: options.filter.clone().unwrap_or_default(),
     };
+    if !options.command.is_empty() {
+        return exit_status::own_failure_outcome(in_process::run(options, &view));
+    }
+    let source = source(options)?;
     if options.once {
         let view = TopOptions { interval: view.interval.min(OBSERVE / 2), ..view };
         return run_once(source, &view, options.duration.unwrap_or(OBSERVE), options.json);
@@ -62,7 +67,7 @@ fn host_source(options: &TopArgs) -> Result<Box<dyn Source>> {
         let token = options.token_file.as_deref();
         return Ok(Box::new(AgentsSource::connect(&options.agent, token)?));
     }
-    let failure = match LiveTrace::start(session_options(options)?) {
+    let failure = match LiveTrace::start(session_options(options, target(options))?) {
         Ok(live) => return Ok(Box::new(LiveSource::new(live))),
         Err(failure) => failure,
     };
@@ -81,17 +86,21 @@ fn host_source(options: &TopArgs) -> Result<Box<dyn Source>> {
     let reason = reason.split(';').next().unwrap_or_default();
     let missing = format!(
         "driver values only: no sites and no leaks; use sudo, `vramscope serve` as a service or \
-         `vramscope run -- CMD` ({reason})"
+         `vramscope top -- CMD` ({reason})"
     );
     Ok(Box::new(DriverSource::new(reports, missing)))
 }
 
-fn session_options(options: &TopArgs) -> Result<SessionOptions> {
+/// Returns the processes that the options select.
+fn target(options: &TopArgs) -> Target {
     let pids: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
-    let target = match pids[..] {
+    match pids[..] {
         [] => Target::All,
         _ => Target::Processes { pids, follow: true },
-    };
+    }
+}
+
+fn session_options(options: &TopArgs, target: Target) -> Result<SessionOptions> {
     let launches = LaunchArgs::default();
     Ok(SessionOptions {
         drivers: options.driver.clone(),
