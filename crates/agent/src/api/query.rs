@@ -1,8 +1,9 @@
-//! Query parameters of a request.
+//! Parts of a request's address: the path and query parameters.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use engine::model::Pid;
+use serde::de::DeserializeOwned;
 
 use super::response::ApiError;
 
@@ -64,6 +65,18 @@ impl<S: Sync> FromRequestParts<S> for NoQuery {
             None | Some("") => Ok(Self),
             Some(_) => Err(ApiError::query("this endpoint takes no query parameters")),
         }
+    }
+}
+
+/// The variable parts of a path; an invalid one is of nothing that exists.
+pub(super) struct PathPart<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathPart<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(part)| Self(part)).map_err(|_| ApiError::NOT_FOUND)
     }
 }
 

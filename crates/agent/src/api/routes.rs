@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get};
@@ -17,7 +16,7 @@ use serde::Serialize;
 
 use super::answers::{self, Answer, OneIncident, OneProcess, OneSite, Snapshot, Status, ViewList};
 use super::cache::Visible;
-use super::query::{ListQuery, NoQuery};
+use super::query::{ListQuery, NoQuery, PathPart};
 use super::response::{ApiError, ApiResult, BINARY, HTML, JSON, TEXT, json, ok};
 use super::server::layers;
 use super::{Api, files, live};
@@ -174,12 +173,7 @@ fn rows<T: Serialize + 'static>(
     })
 }
 
-async fn process(
-    State(api): ApiState,
-    pid: Result<Path<u32>, PathRejection>,
-    _: NoQuery,
-) -> ApiResult {
-    let Ok(Path(pid)) = pid else { return Err(ApiError::NOT_FOUND) };
+async fn process(State(api): ApiState, PathPart(pid): PathPart<u32>, _: NoQuery) -> ApiResult {
     let query = ListQuery { pid: Some(Pid(pid)), ..ListQuery::ALL };
     let published = api.visible()?;
     if !published.snapshot.processes.iter().any(|process| process.key.pid == Pid(pid)) {
@@ -193,12 +187,7 @@ async fn view_leaks(State(api): ApiState, query: ListQuery) -> ApiResult {
     api.answer(&api.newest()?, "view/leaks", query, |it| ViewList::leaks(it, query, paths))
 }
 
-async fn view_site(
-    State(api): ApiState,
-    id: Result<Path<String>, PathRejection>,
-    _: NoQuery,
-) -> ApiResult {
-    let Ok(Path(id)) = id else { return Err(ApiError::NOT_FOUND) };
+async fn view_site(State(api): ApiState, PathPart(id): PathPart<String>, _: NoQuery) -> ApiResult {
     let (published, paths) = (api.newest()?, api.shared.config.http.show_paths);
     let site = SiteDetails::find(&published.snapshot, &id, paths).ok_or(ApiError::NO_SITE)?;
     json(&Answer::new(&published, OneSite { columns: SITE_COLUMNS, site }))
@@ -226,12 +215,7 @@ async fn incidents(State(api): ApiState, query: ListQuery) -> ApiResult {
     json(&Answer::new(&*api.newest()?, all))
 }
 
-async fn incident(
-    State(api): ApiState,
-    id: Result<Path<String>, PathRejection>,
-    _: NoQuery,
-) -> ApiResult {
-    let Ok(Path(id)) = id else { return Err(ApiError::NOT_FOUND) };
+async fn incident(State(api): ApiState, PathPart(id): PathPart<String>, _: NoQuery) -> ApiResult {
     let published = api.newest()?;
     json(&Answer::new(&published, OneIncident::new(find_incident(&api, &id)?)))
 }
@@ -239,10 +223,9 @@ async fn incident(
 /// Returns one file. Files contain full call stacks, with paths of programs.
 async fn incident_file(
     State(api): ApiState,
-    path: Result<Path<(String, String)>, PathRejection>,
+    PathPart((id, name)): PathPart<(String, String)>,
     _: NoQuery,
 ) -> ApiResult {
-    let Ok(Path((id, name))) = path else { return Err(ApiError::NOT_FOUND) };
     let incident = find_incident(&api, &id)?;
     if !api.shared.config.http.show_paths {
         return Err(ApiError::PATHS_HIDDEN);

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::metrics::SeriesLimits;
 
+use crate::files::secret;
 use crate::files::trusted_path::{self, Refusal};
 use section::section;
 
@@ -115,7 +116,7 @@ impl Config {
             Ok(file) => (file, None),
             Err(refusal) => (File::open(path).with_context(cannot)?, Some(refusal)),
         };
-        let text = std::io::read_to_string(file).with_context(cannot)?;
+        let text = String::from_utf8(secret::contents(file, path)?).with_context(cannot)?;
         // The TOML error has line, column and the expected value.
         let config: Self =
             toml::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))?;
@@ -204,6 +205,12 @@ mod tests {
     fn state(path: &Path, more: &str) -> Vec<String> {
         let text = format!("state_dir = \"{}\"\n[incidents]\n{more}", path.display());
         toml::from_str::<Config>(&text).unwrap().check()
+    }
+
+    #[test]
+    fn config_without_end_is_rejected() {
+        let error = Config::read(Path::new("/dev/zero")).unwrap_err();
+        assert!(format!("{error:#}").starts_with("/dev/zero: larger than 4 MiB; "), "{error:#}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Secrets and certificates, which come from files only. One rule applies to every secret:
-//! | - other users have no access to the file, and its group cannot write to it: `chmod 600`, or
-//! `640` for a group that may read it;
+//! Secrets and certificates, which come from files only, and the limit of files that the agent
+//! reads. One rule applies to every secret:
+//! - other users have no access to the file, and its group cannot write to it: `chmod 600`, or
+//!   `640` for a group that may read it;
 //! - except on a read-only tmpfs, which is how Kubernetes mounts Secrets (with mode 0644, in a
 //!   container without other users).
 
@@ -41,13 +42,14 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn contents(file: File, path: &Path) -> Result<Vec<u8>> {
+/// Reads an open file, up to the maximum size: `/dev/zero` has no end.
+pub(crate) fn contents(file: File, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {}", shown(path)))?;
     if bytes.len() as u64 > MAX_BYTES {
-        bail!("{}: larger than {} MiB", shown(path), MAX_BYTES >> 20);
+        bail!("{}: larger than {} MiB; name another file", shown(path), MAX_BYTES >> 20);
     }
     Ok(bytes)
 }
