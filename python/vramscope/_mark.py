@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 _PREFIX = "@vramscope-trace-"
 _MAX_LABEL_BYTES = 256
-# A trace reads its marks every 250 milliseconds; a full queue means that it does not keep up.
-_SEND_TIMEOUT = 0.5
 
 
 def mark(label: str) -> int:
@@ -50,9 +48,10 @@ def _send(kind: str, label: str) -> int:
         return 0
     sent = 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(_SEND_TIMEOUT)
+        # A trace that does not read, because it is stopped, must not delay the program.
+        sender.setblocking(False)
         for name in names:
-            # A trace that has just ended, or one that does not read.
+            # Fails if the trace has ended or its queue is full.
             with contextlib.suppress(OSError):
                 sender.sendto(data, name)
                 sent += 1
