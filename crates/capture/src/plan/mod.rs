@@ -217,14 +217,7 @@ pub fn plan(host: &HostInfo) -> Result<AttachPlan, PlanError> {
     preconditions(host)?;
     let Some((attach_mode, _)) = host.attach_modes.iter().find(|(_, outcome)| outcome.is_ok())
     else {
-        let attach_modes = host.attach_modes.iter().filter_map(|(attach_mode, outcome)| {
-            outcome.as_ref().err().map(|reason| (*attach_mode, reason.clone()))
-        });
-        return Err(PlanError::NoAttachMode {
-            attach_modes: attach_modes.collect(),
-            admin: host.capabilities.admin,
-            suspects: suspects(host),
-        });
+        return Err(no_attach_mode(host));
     };
     Ok(AttachPlan {
         attach_mode: *attach_mode,
@@ -234,6 +227,18 @@ pub fn plan(host: &HostInfo) -> Result<AttachPlan, PlanError> {
         loops: host.kernel >= (5, 17),
         warnings: warnings(host, *attach_mode),
     })
+}
+
+/// Returns the error that no attach mode works.
+pub(crate) fn no_attach_mode(host: &HostInfo) -> PlanError {
+    let attach_modes = host.attach_modes.iter().filter_map(|(attach_mode, outcome)| {
+        outcome.as_ref().err().map(|reason| (*attach_mode, reason.clone()))
+    });
+    PlanError::NoAttachMode {
+        attach_modes: attach_modes.collect(),
+        admin: host.capabilities.admin,
+        suspects: suspects(host),
+    }
 }
 
 /// Returns whether a link can be limited to one process with all its threads.

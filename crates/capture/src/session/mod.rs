@@ -52,7 +52,7 @@ use attach::allocators::AllocatorAttachments;
 use attach::drivers::DriverAttachments;
 use captures::LeftCaptures;
 use enrich::host_facts::HostFacts;
-use load::attach_mode::choose;
+use load::attach_mode::{LoadedProbes, load};
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, map_error};
 use processes::{DeadProcess, Owner, Process, ProcessTable, Program, Remaining};
 use read::activity::{self, ActivityCounters, Ended};
@@ -69,6 +69,31 @@ const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two reads while something is expected that does not wake the reader: counters of
 /// launches and copies, or symbols.
 const PENDING_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Returns the configuration of the probes.
+fn load_config(options: &SessionOptions, plan: &AttachPlan) -> LoadConfig {
+    let filter = match &options.target {
+        Target::All => ProcessFilter::All,
+        Target::Processes { follow: false, .. } => ProcessFilter::Targets,
+        Target::Processes { follow: true, .. } => ProcessFilter::TargetsAndChildren,
+    };
+    LoadConfig {
+        attach_mode: plan.attach_mode,
+        task_storage: plan.task_storage && options.thread_entries.is_none(),
+        stack_windows: plan.stack_windows,
+        filter,
+        ring_bytes: options.ring_bytes,
+        table_entries: options.table_entries,
+        thread_entries: options.thread_entries,
+        activity: options.activity,
+        objects: options.objects,
+        stacks: options.stacks,
+        allocators: options.allocators,
+        loops: plan.loops,
+        stack_ring_bytes: options.stack_ring_bytes,
+        empty_probes: options.empty_probes,
+    }
+}
 
 /// A running trace.
 pub struct Session {
@@ -90,28 +115,8 @@ pub struct Session {
 impl Session {
     /// Loads the probes and attaches them to every driver that is found.
     pub fn start(options: &SessionOptions) -> Result<Self, Error> {
-        let plan = choose(options.attach_mode)?;
-        let filter = match &options.target {
-            Target::All => ProcessFilter::All,
-            Target::Processes { follow: false, .. } => ProcessFilter::Targets,
-            Target::Processes { follow: true, .. } => ProcessFilter::TargetsAndChildren,
-        };
-        let loaded = LoadedObject::new(LoadConfig {
-            attach_mode: plan.attach_mode,
-            task_storage: plan.task_storage && options.thread_entries.is_none(),
-            stack_windows: plan.stack_windows,
-            filter,
-            ring_bytes: options.ring_bytes,
-            table_entries: options.table_entries,
-            thread_entries: options.thread_entries,
-            activity: options.activity,
-            objects: options.objects,
-            stacks: options.stacks,
-            allocators: options.allocators,
-            loops: plan.loops,
-            stack_ring_bytes: options.stack_ring_bytes,
-            empty_probes: options.empty_probes,
-        })?;
+        let LoadedProbes { plan, object: loaded, lifecycle_links } =
+            load(options.attach_mode, |plan| load_config(options, plan))?;
         let targets = loaded.map("targets")?;
         if let Target::Processes { pids, .. } = &options.target {
             for pid in pids {
@@ -119,7 +124,6 @@ impl Session {
                 add_target(&targets, *pid)?;
             }
         }
-        let lifecycle_links = loaded.attach_lifecycle()?;
         let ring = RecordRing::new(&loaded)?;
         let mut processes = ProcessTable::default();
         let mut drivers = DriverAttachments::new(options, &plan);
