@@ -260,13 +260,21 @@ static __noinline __u64 hash_python(const struct vs_python *python, struct threa
 	return mix(thread->loop.hash, thread->loop.frame != 0);
 }
 
-/* Returns 1 if the stack could not be sent. */
-static __noinline int capture_python_stack(struct thread_state *thread, struct stack_ref *ref)
+/* Captures the Python stack of the current call and stores the reference in the thread's state.
+ * Returns 1 if the stack could not be sent. */
+__noinline int capture_python_stack(void)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct vs_python *python = bpf_map_lookup_elem(&pythons, &pid);
+	struct thread_state *thread = thread_find();
+	struct vs_python *python;
+	struct stack_ref *ref;
 	__u64 frame, token;
 
+	/* Kernels before 6.8 also verify global functions that are not called: no maps exist. */
+	if (!load_config.stacks || !load_config.can_loop || !thread)
+		return 0;
+	ref = &thread->ref;
+	python = bpf_map_lookup_elem(&pythons, &pid);
 	if (!python || (python->exec_gen != own_exec_gen() && python->exec_gen != VS_ANY_EXEC_GEN))
 		return 0;
 	frame = own_frame(python, thread);

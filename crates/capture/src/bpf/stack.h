@@ -110,17 +110,24 @@ static __always_inline void fill_stack(const struct caller *caller, struct vs_st
 		record = bpf_ringbuf_reserve(&stack_records, sizeof(*record) + (room), 0);         \
 		if (!record)                                                                       \
 			return 1;                                                                  \
-		fill_stack(caller, record, token, hijacked);                                       \
-		record->bytes = copy_stack(record + 1, bytes, room, caller->sp);                   \
+		fill_stack(&caller, record, token, hijacked);                                      \
+		record->bytes = copy_stack(record + 1, bytes, room, sp);                           \
 		/* Wake the reader: unwinding needs the process, which may exit soon. */           \
 		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);                                   \
 	} while (0)
 
-static __noinline int send_copy(const struct caller *caller, __u64 token,
-				struct return_instance___x *hijacked)
+/* Sends a copy of the stack. Returns 1 if it does not fit into the ring. */
+__noinline int send_copy(__u64 ip, __u64 sp, __u64 bp, __u64 token)
 {
-	__u32 bytes = stack_bytes(caller->sp);
+	struct caller caller = {ip, sp, bp};
+	struct return_instance___x *hijacked;
+	__u32 bytes;
 
+	/* Kernels before 6.8 also verify global functions that are not called: no maps exist. */
+	if (!load_config.stacks)
+		return 1;
+	hijacked = first_hijacked(sp);
+	bytes = stack_bytes(sp);
 	if (bytes <= VS_COPY_SMALL)
 		SEND_COPY(VS_COPY_SMALL);
 	else if (bytes <= VS_COPY_MEDIUM)
@@ -355,7 +362,7 @@ static __always_inline int capture_stack_copy(const struct caller *caller,
 	}
 	thread->stacks++;
 	ref->stack = bpf_get_current_pid_tgid() << 32 | thread->stacks;
-	return send_copy(caller, ref->stack, hijacked);
+	return send_copy(caller->ip, caller->sp, caller->bp, ref->stack);
 }
 
 /* Captures the stack of the current call and stores the reference in the thread's state. */
@@ -379,7 +386,7 @@ __noinline int capture_stack(__u64 ip, __u64 sp, __u64 bp)
 		ref->stack = 0;
 		ref->flags |= VS_STACK_LOST;
 	}
-	if (load_config.can_loop && capture_python_stack(thread, ref))
+	if (capture_python_stack())
 		lost = 1;
 	if (lost)
 		count_lost_stack();
