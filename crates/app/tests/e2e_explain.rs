@@ -112,6 +112,14 @@ fn each_cause_matches_the_driver_and_parts_add_up() {
     let exec = costs.iter().find(|cost| cost["kind"] == "graph_exec").unwrap();
     assert_eq!((&exec["bytes_each"], &exec["live"]), (&(60 * MIB).into(), &2.into()), "{exec}");
     assert!(exec["location"].as_str().unwrap().contains("main"), "{exec}");
+    let module = costs.iter().find(|cost| cost["kind"] == "module").unwrap();
+    assert_eq!(module["image_bytes_each"], 4096 + 640, "{module}");
+    assert_eq!(
+        (&module["bytes_each"], &module["live"]),
+        (&(8 * MIB).into(), &3.into()),
+        "{module}"
+    );
+    assert!(exec.get("image_bytes_each").is_none(), "{exec}");
     let text = run(&env, &["explain", file]);
     for words in ["556M reported by the driver", "2 graph executables", "malloc_heap", "+64.0M"] {
         assert!(text.contains(words), "{words}: {text}");

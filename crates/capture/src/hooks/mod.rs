@@ -228,6 +228,8 @@ pub enum CallSemantics {
         kind: ObjectKind,
         /// The argument that receives the handle.
         handle: u8,
+        /// The argument with the image of a module or library in memory.
+        image: Option<u8>,
     },
     /// Destroys the object in argument 0.
     ObjectDestroy(ObjectKind),

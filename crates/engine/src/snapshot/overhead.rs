@@ -73,6 +73,8 @@ pub struct ObjectCostView {
     pub min: Bytes,
     /// Upper bound of the mean.
     pub max: Bytes,
+    /// Mean size of the images that modules and libraries were loaded from, if known.
+    pub image: Option<Bytes>,
 }
 
 impl ObjectCostView {

@@ -385,6 +385,7 @@ call_rows! {
     }
     ObjectCall {
         "object_create" Created { kind: Kind, handle: Handle, context: Context, site: SiteId },
+        "object_image" Image { kind: Kind, handle: Handle, bytes: Bytes },
         "object_destroy" Destroyed { kind: Kind, handle: Handle },
     }
     BlockOp {

@@ -320,6 +320,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "a stream, event, graph, module or the like was created",
         "kind, handle, context, site_id",
     ),
+    (
+        "object_image",
+        "size of the image that a module or library was loaded from",
+        "kind, handle, bytes",
+    ),
     ("object_destroy", "a call destroyed one", "kind, handle"),
     (
         "tensor_alloc",

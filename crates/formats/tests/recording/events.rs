@@ -331,6 +331,11 @@ fn object() -> BoxedStrategy<ObjectCall> {
             ObjectCall::Created { kind, handle, context, site }
         }),
         name().prop_map(|(kind, handle)| ObjectCall::Destroyed { kind, handle }),
+        (name(), any::<u64>()).prop_map(|((kind, handle), bytes)| ObjectCall::Image {
+            kind,
+            handle,
+            bytes
+        }),
     ]
     .boxed()
 }

@@ -100,6 +100,19 @@ struct ObjectCost {
     bytes: i128,
     min: i128,
     max: i128,
+    /// Sum and number of the images that are known.
+    images: (u64, u64),
+}
+
+/// A limit that the process has set, and what its calls changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct LimitAccount {
+    value: Option<u64>,
+    calls: u64,
+    bytes: i128,
+    min: i128,
+    max: i128,
+    is_estimated: bool,
 }
 
 /// A limit that the process has set, and what its calls changed.
@@ -382,18 +395,39 @@ impl Process {
             };
             let count = i128::from(*count).max(1);
             let is_alone = found.len() == 1 && count == 1;
-            for site in self.objects.created_in(kind, span) {
+            let images = self.images_of(cause, span, count);
+            for (site, image) in self.objects.created_in(kind, span) {
                 let costs = &mut self.overhead.costs;
                 if costs.len() >= MAX_COST_SITES && !costs.contains_key(&(kind, site)) {
                     continue;
                 }
                 let cost = costs.entry((kind, site)).or_default();
                 cost.count += 1;
-                cost.bytes += part / count;
+                // Images say which of several modules is the larger one.
+                cost.bytes += images.map_or(part / count, |all| part * i128::from(image) / all);
+                if image > 0 {
+                    cost.images.0 = cost.images.0.saturating_add(image);
+                    cost.images.1 += 1;
+                }
                 cost.min += if is_alone { (delta - rounding).max(0) } else { 0 };
                 cost.max += delta;
             }
         }
+    }
+
+    /// Returns the total size of the images of the objects that were created between two reports, if all
+    /// of them are known.
+    fn images_of(
+        &self,
+        cause: OverheadCause,
+        span: (Timestamp, Timestamp),
+        count: i128,
+    ) -> Option<i128> {
+        let kinds = COSTLY.iter().filter(|(_, own)| *own == cause);
+        let new: Vec<_> =
+            kinds.flat_map(|(kind, _)| self.objects.created_in(*kind, span)).collect();
+        let is_known = new.len() as i128 == count && new.iter().all(|(_, image)| *image > 0);
+        is_known.then(|| new.iter().map(|(_, image)| i128::from(*image)).sum())
     }
 
     fn calls_so_far(&self) -> Calls {
@@ -475,6 +509,8 @@ impl Process {
             sum.bytes += cost.bytes;
             sum.min += cost.min;
             sum.max += cost.max;
+            sum.images.0 = sum.images.0.saturating_add(cost.images.0);
+            sum.images.1 += cost.images.1;
             let source = site.map_or(SiteRef::Unknown, SiteRef::Site);
             let is_own = |row: &&SiteRow| {
                 row.source == source && row.resource == ResourceKind::Object(*kind)
@@ -485,7 +521,7 @@ impl Process {
             Bytes(u64::try_from(bytes / i128::from(count.max(1))).unwrap_or(0))
         };
         let view = |((kind, site), (cost, live))| {
-            let ObjectCost { count, bytes, min, max } = cost;
+            let ObjectCost { count, bytes, min, max, images } = cost;
             ObjectCostView {
                 kind,
                 site,
@@ -495,6 +531,7 @@ impl Process {
                 bytes: mean(bytes, count),
                 min: mean(min, count),
                 max: mean(max, count),
+                image: images.0.checked_div(images.1).map(Bytes),
             }
         };
         let costly = sums.into_iter().filter(|(_, (cost, _))| cost.bytes > 0);

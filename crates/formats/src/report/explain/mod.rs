@@ -147,6 +147,8 @@ json_objects! {
         min_bytes_each: u64 = cost.min.0,
         /// Upper bound of the mean.
         max_bytes_each: u64 = cost.max.0,
+        /// Mean size of the images of modules and libraries, if known.
+        image_bytes_each?: Option<u64> = cost.image.map(|bytes| bytes.0),
     }
 }
 

@@ -28,10 +28,11 @@ const LIMITS: [ColumnSpec; 5] = [
     ColumnSpec::left("BOUNDS", 0),
 ];
 
-const OBJECTS: [ColumnSpec; 6] = [
+const OBJECTS: [ColumnSpec; 7] = [
     ColumnSpec::right("TOTAL", 0),
     ColumnSpec::right("EACH", 0),
     ColumnSpec::left("BOUNDS", 0),
+    ColumnSpec::right("IMAGE", 0),
     ColumnSpec::right("LIVE", 0),
     ColumnSpec::left("KIND", 0),
     ColumnSpec::flexible("AT", 12, 0),
@@ -149,6 +150,7 @@ fn object_cells(cost: &ObjectCostJson) -> Vec<String> {
         compact_size(cost.bytes),
         compact_size(cost.bytes_each),
         range(cost.min_bytes_each, cost.max_bytes_each),
+        cost.image_bytes_each.map_or_else(String::new, compact_size),
         cost.live.to_string(),
         sanitize_up_to(&cost.kind, MAX_CELL_CHARS).into_owned(),
         sanitize_up_to(&cost.location, MAX_CELL_CHARS).into_owned(),
