@@ -158,11 +158,10 @@ impl RecordedState {
     /// Returns the names and the clock of reports.
     pub(crate) fn context(&self, clock: WallClock, functions: &FunctionTable) -> ReportContext {
         ReportContext {
-            clock,
-            function: |_| "an unknown function",
             recorded: functions.clone(),
             gpus: self.gpus.clone(),
             source: Some(self.source.unwrap_or(CaptureSource::Probes)),
+            ..ReportContext::new(clock)
         }
     }
 }
