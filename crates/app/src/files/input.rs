@@ -46,6 +46,18 @@ pub(crate) fn detect(path: &Path) -> Result<SourceFormat> {
     Ok(import::detect(path)?)
 }
 
+/// Rejects a file that is not a recording.
+pub(crate) fn require_recording(path: &Path) -> Result<()> {
+    match detect(path)? {
+        SourceFormat::Recording => Ok(()),
+        other => bail!(
+            "{}: only recordings contain events; this is a {} file",
+            shown(path),
+            other.name()
+        ),
+    }
+}
+
 /// Part of a file that is read, and how its call stacks are shown.
 #[derive(Clone, Default)]
 pub(crate) struct Selection<'a> {
