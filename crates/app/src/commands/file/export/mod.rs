@@ -138,7 +138,7 @@ fn read(
     // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
     let selection = input::selection(&options.filter);
-    let input = input::read(&options.file, selection, &mut |change, info| {
+    let input = input::read_with_info(&options.file, selection, &mut |change, info| {
         if written.is_ok() {
             written = write(change, info);
         }
