@@ -31,16 +31,14 @@ const SECOND: u64 = 1_000_000_000;
 
 fn context() -> ReportContext {
     ReportContext {
-        source: None,
-        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(row)| if row == 1 { "cuMemAlloc_v2" } else { "cuMemFree_v2" },
-        recorded: formats::recording::FunctionTable::default(),
         gpus: vec![GpuLabel {
             id: GpuId(3),
             uuid: "GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1".into(),
             name: "NVIDIA H200".into(),
             total_bytes: 143_771 << 20,
         }],
+        ..ReportContext::new(WallClock::fixed(Timestamp(0), 1_700_000_000))
     }
 }
 

@@ -9,7 +9,6 @@ use engine::model::units::Timestamp;
 use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::WallClock;
 use formats::export::ReportContext;
-use formats::recording::FunctionTable;
 use formats::report::live::text::TextStyle;
 use formats::report::live::{json, text};
 
@@ -47,11 +46,8 @@ fn snapshot(ledger: &mut Ledger) -> Snapshot {
 
 fn context() -> ReportContext {
     ReportContext {
-        source: None,
-        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
-        recorded: FunctionTable::default(),
-        gpus: Vec::new(),
+        ..ReportContext::new(WallClock::fixed(Timestamp(0), 1_700_000_000))
     }
 }
 

@@ -21,16 +21,14 @@ const SECOND: u64 = 1_000_000_000;
 
 fn context() -> ReportContext {
     ReportContext {
-        source: None,
-        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(_)| "cuMemAlloc_v2",
-        recorded: formats::recording::FunctionTable::default(),
         gpus: vec![GpuLabel {
             id: GpuId(0),
             uuid: "GPU-0".into(),
             name: "NVIDIA H2\x1b00".into(),
             total_bytes: 140 << 30,
         }],
+        ..ReportContext::new(WallClock::fixed(Timestamp(0), 1_700_000_000))
     }
 }
 

@@ -81,7 +81,6 @@ pub(super) mod tests {
     use engine::snapshot::Snapshot;
     use formats::WallClock;
     use formats::export::ReportContext;
-    use formats::recording::FunctionTable;
 
     use super::*;
     use crate::process::budget::AgentUsage;
@@ -93,10 +92,7 @@ pub(super) mod tests {
         metrics: MetricSet,
     ) -> PublishedSnapshot {
         let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
-        let recorded = FunctionTable::default();
-        let context =
-            ReportContext { clock, function: |_| "", recorded, gpus: Vec::new(), source: None };
-        let (context, own) = (Arc::new(context), AgentUsage::default());
+        let (context, own) = (Arc::new(ReportContext::new(clock)), AgentUsage::default());
         PublishedSnapshot { sequence, snapshot, context, metrics, own }
     }
 

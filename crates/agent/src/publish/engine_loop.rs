@@ -12,7 +12,6 @@ use engine::model::{Event, StackMode, Timestamp};
 use engine::snapshot::SnapshotOptions;
 use formats::WallClock;
 use formats::export::ReportContext;
-use formats::recording::FunctionTable;
 use formats::report::verdict::short_location;
 use formats::sanitize::error_chain;
 
@@ -65,11 +64,9 @@ impl EngineLoop {
         collector: IncidentCollector,
     ) -> Self {
         let context = ReportContext {
-            source: None,
-            clock: WallClock::now((program.clock)()),
             function: program.function_name,
-            recorded: FunctionTable::default(),
             gpus: source.gpus(),
+            ..ReportContext::new(WallClock::now((program.clock)()))
         };
         let ledger = Ledger::new().without_ended_history();
         let trace = &shared.config.trace;

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::model::{AllocationChange, DeviceId, GpuId, Pid};
 use formats::import::collecting_sink::{ChangeFilter, CollectingSink, FileInfo};
 use formats::import::{self, ImportSummary, SourceFormat};
@@ -16,9 +18,16 @@ use crate::cli;
 use crate::commands::file::replay::known_function;
 use crate::io::output;
 use crate::io::output_file::shown;
+use crate::threads::panic_message;
 
 /// Time after which progress is shown.
 const PROGRESS_DELAY: Duration = Duration::from_secs(1);
+
+/// Changes that threads pass on at once; they fit into the cache of a CPU.
+const BATCH_CHANGES: usize = 4096;
+
+/// Maximum number of batches that wait to be analyzed.
+const MAX_BATCHES: usize = 4;
 
 /// Processes or devices that an error message lists.
 const MAX_LISTED_IDS: usize = 10;
@@ -46,6 +55,18 @@ pub(crate) fn detect(path: &Path) -> Result<SourceFormat> {
     Ok(import::detect(path)?)
 }
 
+/// Rejects a file that is not a recording.
+pub(crate) fn require_recording(path: &Path) -> Result<()> {
+    match detect(path)? {
+        SourceFormat::Recording => Ok(()),
+        other => bail!(
+            "{}: only recordings contain events; this is a {} file",
+            shown(path),
+            other.name()
+        ),
+    }
+}
+
 /// Part of a file that is read, and how its call stacks are shown.
 #[derive(Clone, Default)]
 pub(crate) struct Selection<'a> {
@@ -55,8 +76,41 @@ pub(crate) struct Selection<'a> {
     pub(crate) wrappers: &'a [String],
 }
 
-/// Reads a file and passes each selected change to `each`.
+/// Reads a file and passes each selected change to `each`, in the order of the file. Another thread
+/// reads, so that reading and analyzing use two cores.
 pub(crate) fn read(
+    path: &Path,
+    selection: Selection<'_>,
+    each: &mut dyn FnMut(&AllocationChange),
+) -> Result<InputFile> {
+    let (batches, received) = mpsc::sync_channel(MAX_BATCHES);
+    let reader = move || {
+        let mut batch = Vec::with_capacity(BATCH_CHANGES);
+        let input = read_with_info(path, selection, &mut |change, _| {
+            batch.push(*change);
+            if batch.len() == BATCH_CHANGES {
+                // Fails only if the receiver panicked.
+                let _ =
+                    batches.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_CHANGES)));
+            }
+        });
+        let _ = batches.send(batch);
+        input
+    };
+    thread::scope(|scope| {
+        let reader = thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, reader);
+        let reader = reader.context("cannot start a thread")?;
+        for batch in received {
+            batch.iter().for_each(&mut *each);
+        }
+        reader.join().unwrap_or_else(|panic| {
+            Err(anyhow!("the thread that reads the file panicked: {}", panic_message(&*panic)))
+        })
+    })
+}
+
+/// The same on this thread, with the information so far.
+pub(crate) fn read_with_info(
     path: &Path,
     Selection { filter, wrappers }: Selection<'_>,
     each: &mut dyn FnMut(&AllocationChange, &FileInfo),

@@ -86,6 +86,6 @@ pub(crate) fn evaluate_file(
 ) -> Result<Outcome> {
     let Some(threshold) = threshold else { return Ok(Outcome::Success) };
     let mut gate = LeakGate::new(threshold, scope);
-    let input = input::read(path, selection, &mut |change, _| gate.observe(change))?;
+    let input = input::read(path, selection, &mut |change| gate.observe(change))?;
     Ok(gate.evaluate(&input.info))
 }

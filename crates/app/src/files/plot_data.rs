@@ -63,7 +63,7 @@ pub(crate) fn chart(
 ) -> Result<PlotData> {
     let (scope, mut usage) = usage(request)?;
     let mut scan = BandScan::new(scope);
-    let input = input::read(request.path, request.selection.clone(), &mut |change, _| {
+    let input = input::read(request.path, request.selection.clone(), &mut |change| {
         scan.observe(change);
         usage.observe(change);
     })?;
@@ -79,7 +79,7 @@ pub(crate) fn write_page(
     let (scope, mut usage) = usage(request)?;
     let (mut scan, mut summary) = (BandScan::new(scope), SummaryAnalysis::new(scope));
     let mut suspects = FileLedger::new(scope);
-    let input = input::read(request.path, request.selection.clone(), &mut |change, _| {
+    let input = input::read(request.path, request.selection.clone(), &mut |change| {
         scan.observe(change);
         usage.observe(change);
         summary.observe(change);
@@ -120,7 +120,7 @@ fn second_pass(
     scan.add_libraries(&input.info.stacks);
     let mut bands = BandSampler::new(&scan, scan.sample_points(points), groupings);
     let mut analysis = LargestAnalysis::new(input.imported.source.scope(), allocations);
-    let second = input::read(request.path, request.selection.clone(), &mut |change, _| {
+    let second = input::read(request.path, request.selection.clone(), &mut |change| {
         bands.observe(change);
         if allocations > 0 {
             analysis.observe(change);

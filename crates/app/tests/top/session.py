@@ -120,11 +120,15 @@ class Session:
     def __init__(self, command, width, height):
         self.screen = Screen(width, height)
         self.result = {"screens": {}, "answers_ms": []}
+        known, is_known = os.pipe()
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            # The program changes the state of the terminal.
+            os.read(known, 1)
             os.execvp(command[0], command)
         self.before = termios.tcgetattr(self.terminal)[:4]
+        os.write(is_known, b"x")
         self.status = None
 
     def read(self, seconds):

@@ -62,7 +62,8 @@ impl LifetimeHistogram {
 
     /// Longest lifetime, if any.
     pub fn max(&self) -> Option<Nanos> {
-        self.counts.iter().any(|count| *count > 0).then_some(self.longest)
+        // The first bucket is that of the lifetime 0.
+        (self.longest > Nanos(0) || self.counts[0] > 0).then_some(self.longest)
     }
 
     /// Upper bound of the median lifetime, at most twice its value.

@@ -95,6 +95,12 @@ pub struct GpuLabel {
 }
 
 impl ReportContext {
+    /// Returns a context with a clock and no names.
+    pub fn new(clock: WallClock) -> Self {
+        let (function, recorded) = (|_| "an unknown function", FunctionTable::default());
+        Self { clock, function, recorded, gpus: Vec::new(), source: None }
+    }
+
     /// Returns the name of a driver function, sanitized.
     pub fn function(&self, id: FunctionId) -> Cow<'_, str> {
         match self.recorded.name(id) {

@@ -4,34 +4,26 @@
 
 use std::io::{self, Write};
 
-use engine::model::{
-    AllocationChange, ChangeKind, EndReason, Frame, Language, MemoryKind, StackTable, Timestamp,
-};
+use engine::model::{AllocationChange, ChangeKind, EndReason, Frame, Language, MemoryKind};
 
+use super::format_writer::FormatWriter;
+use crate::import::collecting_sink::FileInfo;
 use crate::report::analysis::field;
 
 const COLUMNS: &str =
     "PID\taddress\tstart_time\tbytes\tmem_kind\tmem_op_type\tvar_name\tcall_stack";
 
-/// One table and its row count.
-#[derive(Debug)]
-pub struct TableOutput<W> {
-    writer: W,
-    /// Number of rows below the header.
-    pub rows: u64,
-}
+/// File names of the tables: allocations with a call stack, with neither a call stack nor a driver
+/// function, and with a driver function only.
+pub const FILES: [&str; 3] = ["valid.tsv", "invalid.tsv", "driver.tsv"];
 
-/// The three tables.
+/// Writes the three tables.
 #[derive(Debug)]
-pub struct NsysTables<W> {
-    /// Allocations with a call stack.
-    pub valid: TableOutput<W>,
-    /// Allocations with neither a call stack nor a driver function.
-    pub invalid: TableOutput<W>,
-    /// Allocations of which only the driver function is known.
-    pub driver: TableOutput<W>,
+pub struct NsysTables<'a, W> {
+    /// In the order of [`FILES`].
+    tables: &'a mut [W; 3],
     /// Number of omitted pool reservations: allocations from pools are already listed.
-    pub left_out: u64,
+    left_out: u64,
 }
 
 /// Returns the Nsight Systems name of a kind; none for kinds that it does not report as memory.
@@ -60,25 +52,17 @@ pub const fn kind_name(kind: MemoryKind) -> Option<&'static str> {
     })
 }
 
-impl<W: Write> NsysTables<W> {
+impl<'a, W: Write> NsysTables<'a, W> {
     /// Writes the headers.
-    pub fn new(valid: W, invalid: W, driver: W) -> io::Result<Self> {
-        Ok(Self {
-            valid: TableOutput::new(valid)?,
-            invalid: TableOutput::new(invalid)?,
-            driver: TableOutput::new(driver)?,
-            left_out: 0,
-        })
+    pub fn new(tables: &'a mut [W; 3]) -> io::Result<Self> {
+        tables.iter_mut().try_for_each(|table| writeln!(table, "{COLUMNS}"))?;
+        Ok(Self { tables, left_out: 0 })
     }
+}
 
-    /// Writes a change. Times are relative to `origin`. Memory that was live at process exit has no
-    /// free row, because no call freed it.
-    pub fn change(
-        &mut self,
-        change: &AllocationChange,
-        stacks: &StackTable,
-        origin: Timestamp,
-    ) -> io::Result<()> {
+impl<W: Write> FormatWriter for NsysTables<'_, W> {
+    /// Memory that was live at process exit has no free row, because no call freed it.
+    fn change(&mut self, change: &AllocationChange, info: &FileInfo) -> io::Result<()> {
         let operation = match change.action {
             ChangeKind::Allocated => "CUDA_DEV_MEM_EVENT_OPR_ALLOCATION",
             ChangeKind::Ended {
@@ -93,7 +77,7 @@ impl<W: Write> NsysTables<W> {
             return Ok(());
         };
         let frames: Vec<&Frame> =
-            change.site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
+            change.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
         let synthetic = frames.iter().find(|frame| frame.language == Language::Synthetic);
         let synthetic = synthetic.map_or("", |frame| &*frame.function);
         let is_static = change.kind.is_static();
@@ -103,42 +87,31 @@ impl<W: Write> NsysTables<W> {
             .filter(|frame| frame.language != Language::Synthetic)
             .map(|frame| entry(frame))
             .collect();
+        let [valid, invalid, driver] = &mut *self.tables;
         let (out, stack) = match (stack.is_empty(), synthetic.is_empty() || is_static) {
-            (false, _) => (&mut self.valid, stack.join(" -> ")),
-            (true, false) => (&mut self.driver, synthetic.to_owned()),
-            (true, true) => (&mut self.invalid, String::new()),
+            (false, _) => (valid, stack.join(" -> ")),
+            (true, false) => (driver, synthetic.to_owned()),
+            (true, true) => (invalid, String::new()),
         };
-        out.rows += 1;
         writeln!(
-            out.writer,
+            out,
             "{}\t{}\t{}\t{}\t{kind}\t{operation}\t{}\t{}",
             change.pid,
             change.key.value,
-            (change.at - origin).0,
+            (change.at - info.origin()).0,
             change.bytes,
             field(variable),
             field(&stack),
         )
     }
 
-    /// Flushes all tables.
-    pub fn finish(&mut self) -> io::Result<()> {
-        for out in [&mut self.valid, &mut self.invalid, &mut self.driver] {
-            out.writer.flush()?;
-        }
-        Ok(())
-    }
-}
-
-impl<W: Write> TableOutput<W> {
-    fn new(mut writer: W) -> io::Result<Self> {
-        writeln!(writer, "{COLUMNS}")?;
-        Ok(Self { writer, rows: 0 })
-    }
-
-    /// Returns the writer.
-    pub fn into_inner(self) -> W {
-        self.writer
+    fn finish(self: Box<Self>, _: &FileInfo) -> io::Result<Vec<String>> {
+        self.tables.iter_mut().try_for_each(Write::flush)?;
+        let note = format!(
+            "{} changes of pool reservations skipped; allocations from pools are included",
+            self.left_out
+        );
+        Ok(if self.left_out > 0 { vec![note] } else { Vec::new() })
     }
 }
 

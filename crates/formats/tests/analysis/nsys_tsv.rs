@@ -2,21 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use formats::export::format_writer::FormatWriter;
 use formats::export::nsys_tsv::NsysTables;
 
 use super::fixture::FileFixture;
 
 fn tables(fixture: &FileFixture) -> [Vec<Vec<String>>; 3] {
-    let mut tables = NsysTables::new(Vec::new(), Vec::new(), Vec::new()).unwrap();
+    let mut tables = [const { Vec::new() }; 3];
+    let mut writer = Box::new(NsysTables::new(&mut tables).unwrap());
     for change in &fixture.changes {
-        tables.change(change, &fixture.info.stacks, fixture.info.origin()).unwrap();
+        writer.change(change, &fixture.info).unwrap();
     }
-    tables.finish().unwrap();
+    assert_eq!(writer.finish(&fixture.info).unwrap(), [""; 0]);
     let rows = |bytes: Vec<u8>| -> Vec<Vec<String>> {
         let text = String::from_utf8(bytes).unwrap();
         text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
     };
-    [tables.valid, tables.invalid, tables.driver].map(|out| rows(out.into_inner()))
+    tables.map(rows)
 }
 
 #[test]

@@ -10,7 +10,6 @@ use engine::model::{
 use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::WallClock;
 use formats::export::{GpuLabel, ReportContext};
-use formats::recording::FunctionTable;
 use prost::Message;
 
 use super::proto::{Any, Data, KeyValue, Metric, Number, Point, Request};
@@ -21,13 +20,7 @@ fn report_context() -> ReportContext {
     let clock = WallClock::fixed(Timestamp(1_000), 1_700_000_000);
     let (uuid, name) = ("GPU-1".to_owned(), "NVIDIA H200".to_owned());
     let gpus = vec![GpuLabel { id: GpuId(0), uuid, name, total_bytes: 1000 }];
-    ReportContext {
-        clock,
-        function: |_| "",
-        recorded: FunctionTable::default(),
-        gpus,
-        source: None,
-    }
+    ReportContext { gpus, ..ReportContext::new(clock) }
 }
 
 fn sample(labels: &[&str], value: SampleValue) -> Sample {

@@ -99,7 +99,6 @@ mod tests {
     use engine::snapshot::GpuView;
     use formats::WallClock;
     use formats::export::GpuLabel;
-    use formats::recording::FunctionTable;
 
     use super::*;
 
@@ -108,8 +107,7 @@ mod tests {
         let gpu =
             GpuLabel { id: GpuId(1), uuid: String::new(), name: String::new(), total_bytes: 100 };
         let clock = WallClock::fixed(Timestamp(0), 0);
-        let (function, recorded) = (|_| "", FunctionTable::default());
-        let context = ReportContext { clock, function, recorded, gpus: vec![gpu], source: None };
+        let context = ReportContext { gpus: vec![gpu], ..ReportContext::new(clock) };
         let mut thresholds = ThresholdMonitor::new(Some(0.9), None);
         let crossed: Vec<usize> = [50, 9, 5, 11, 9, 13, 9, 0]
             .into_iter()

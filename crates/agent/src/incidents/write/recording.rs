@@ -64,25 +64,16 @@ mod tests {
         AllocationKey, Frame, Free, FreeFunction, GpuId, ProcessInfo, SiteFrames, SiteId,
     };
     use engine::snapshot::{Snapshot, SnapshotOptions};
-    use formats::WallClock;
-    use formats::recording::{FunctionTable, RecordingReader, RecordingRow};
+    use formats::recording::{RecordingReader, RecordingRow};
     use formats::report::incident::Trigger;
 
     use super::*;
-    use crate::PublishedSnapshot;
+    use crate::exporters::published;
     use crate::incidents::collect::event_ring::EventRing;
     use crate::incidents::collect::test_events::{allocate, event};
-    use crate::process::budget::AgentUsage;
 
     fn job(ring: &EventRing) -> IncidentJob {
-        let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
-        let context = ReportContext {
-            source: None,
-            clock,
-            function: |_| "",
-            recorded: FunctionTable::default(),
-            gpus: Vec::new(),
-        };
+        let snapshot = Snapshot { at: Timestamp(60_000), ..Snapshot::default() };
         let frames = [Frame { function: "main".into(), ..Frame::default() }].into();
         IncidentJob {
             number: 1,
@@ -95,13 +86,7 @@ mod tests {
             gpu: None,
             holders: Vec::new(),
             cached: None,
-            published: Arc::new(PublishedSnapshot {
-                sequence: 1,
-                snapshot: Snapshot { at: Timestamp(60_000), ..Snapshot::default() },
-                context: Arc::new(context),
-                metrics: MetricSet::default(),
-                own: AgentUsage::default(),
-            }),
+            published: Arc::new(published(1, snapshot, MetricSet::default())),
             published_at: Instant::now(),
             window: ring.window(),
             sites: vec![SiteFrames { site: SiteId(3), frames }],

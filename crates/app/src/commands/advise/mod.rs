@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use engine::model::Pid;
 use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
 use formats::export::ReportContext;
-use formats::import::{self, SourceFormat};
+use formats::import;
 use formats::report::advice::{self, AdviceReport, AdviceRequest};
 use formats::report::incident::{self, INCIDENT_FILE};
 use formats::sanitize::sanitize;
@@ -84,14 +84,7 @@ fn from_incident_dir(dir: &Path) -> Result<AdviceReport> {
 
 /// Returns advice for the end of a recording.
 fn from_recording(file: &Path, options: &AdviseArgs) -> Result<AdviceReport> {
-    let source = input::detect(file)?;
-    if source != SourceFormat::Recording {
-        bail!(
-            "{}: advice requires a vramscope recording or an incident directory; this is a {} file",
-            shown(file),
-            source.name()
-        );
-    }
+    input::require_recording(file)?;
     let mut recorded = replay::read(file, &[], |_, _| {})?;
     let snapshot = recorded.ledger.snapshot(recorded.at, &SNAPSHOT_OPTIONS);
     let mut advice = from_snapshot(&snapshot, &recorded.context, options, false);

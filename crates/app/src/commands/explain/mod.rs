@@ -5,9 +5,8 @@ mod from_live;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use engine::snapshot::SnapshotOptions;
-use formats::import::SourceFormat;
 use formats::report::explain::{self, ExplainHistory, ExplainReport};
 
 use super::agent_query;
@@ -16,7 +15,6 @@ use crate::Outcome;
 use crate::cli::ExplainArgs;
 use crate::files::input;
 use crate::io::output;
-use crate::io::output_file::shown;
 
 /// Lists of the snapshots that explanations are derived from.
 const SNAPSHOT_OPTIONS: SnapshotOptions =
@@ -38,10 +36,7 @@ fn print(report: &ExplainReport, options: &ExplainArgs) -> Result<Outcome> {
 
 /// Explains the processes of a recording at their highest use.
 fn from_recording(file: &Path) -> Result<ExplainReport> {
-    let source = input::detect(file)?;
-    if source != SourceFormat::Recording {
-        bail!("{}: not a vramscope recording but a {} file", shown(file), source.name());
-    }
+    input::require_recording(file)?;
     let mut history = ExplainHistory::default();
     let mut recorded = replay::read(file, &[], |ledger, at| {
         history.observe(&ledger.snapshot(at, &SNAPSHOT_OPTIONS));

@@ -71,6 +71,6 @@ fn check_growth(diff: &Diff, limit: Bytes) -> Outcome {
 
 fn read(path: &Path) -> Result<(InputFile, GroupTable)> {
     let mut groups = GroupTable::new(input::detect(path)?.scope());
-    let input = input::read(path, Selection::default(), &mut |change, _| groups.observe(change))?;
+    let input = input::read(path, Selection::default(), &mut |change| groups.observe(change))?;
     Ok((input, groups))
 }

@@ -33,10 +33,7 @@ pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
         false => LiveView::of(options.by, options.allocations, format)?,
     };
     let path = &options.file;
-    let source = input::detect(path)?;
-    if source != SourceFormat::Recording {
-        bail!("only recordings can be replayed; this is a {} file", source.name());
-    }
+    input::require_recording(path)?;
     let mut out = options.output.open(&[path])?;
     let (top, sites) = match format {
         LiveFormat::Text => (10, 10),
@@ -62,7 +59,12 @@ pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
         output::log(&sanitize(&warning.text));
     }
     let limit = options.limit.fail_on_leak;
-    let outcome = leak_gate::evaluate_file(limit, path, Selection::default(), source.scope())?;
+    let outcome = leak_gate::evaluate_file(
+        limit,
+        path,
+        Selection::default(),
+        SourceFormat::Recording.scope(),
+    )?;
     out.finish()?;
     Ok(options.limit.outcome(outcome))
 }
@@ -158,11 +160,10 @@ impl RecordedState {
     /// Returns the names and the clock of reports.
     pub(crate) fn context(&self, clock: WallClock, functions: &FunctionTable) -> ReportContext {
         ReportContext {
-            clock,
-            function: |_| "an unknown function",
             recorded: functions.clone(),
             gpus: self.gpus.clone(),
             source: Some(self.source.unwrap_or(CaptureSource::Probes)),
+            ..ReportContext::new(clock)
         }
     }
 }

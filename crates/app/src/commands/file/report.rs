@@ -121,7 +121,7 @@ pub(crate) fn run_page(options: &mut ReportArgs) -> Result<Outcome> {
 pub(crate) fn print_usage(file: &Path, selection: Selection<'_>, overlay: &SmiArgs) -> Result<()> {
     let scope = input::detect(file)?.scope();
     let mut usage = UsageAnalysis::new(scope, Some(TEXT_CHART_POINTS));
-    let input = input::read(file, selection, &mut |change, _| usage.observe(change))?;
+    let input = input::read(file, selection, &mut |change| usage.observe(change))?;
     let report = usage.finish();
     let overlays = smi_overlay::read(overlay, &report, &input)?;
     let mut out = output::results();
@@ -148,7 +148,7 @@ impl ReportRequest<'_> {
         let mut gate = options.limit.fail_on_leak.map(|threshold| LeakGate::new(threshold, scope));
         let mut read = |observe: &mut dyn FnMut(&AllocationChange)| {
             let selection = input::selection(&options.filter);
-            input::read(&options.file, selection, &mut |change, _| {
+            input::read(&options.file, selection, &mut |change| {
                 observe(change);
                 gate.iter_mut().for_each(|gate| gate.observe(change));
             })

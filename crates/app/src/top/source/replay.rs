@@ -4,10 +4,9 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use engine::model::{Nanos, Timestamp};
 use formats::WallClock;
-use formats::import::SourceFormat;
 use formats::recording::{RecordingReader, RecordingRow};
 
 use super::{Request, RequestCell, Source};
@@ -41,10 +40,7 @@ pub(crate) struct ReplaySource {
 impl ReplaySource {
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let source = input::detect(path)?;
-        if source != SourceFormat::Recording {
-            bail!("only recordings can be replayed; this is a {} file", source.name());
-        }
+        input::require_recording(path)?;
         let file = std::fs::File::open(path)?;
         let total = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
         let name = path.file_name().map_or_else(|| shown(path), |name| shown(Path::new(name)));

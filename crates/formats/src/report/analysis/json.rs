@@ -35,28 +35,29 @@ pub fn write(
     file: &AnalyzedFile<'_>,
     result: AnalysisResult<'_>,
 ) -> io::Result<()> {
-    let mut object = fields(&HeadJson::new(file))?;
-    object.insert("analysis".into(), result.name().into());
-    let own = match result {
-        AnalysisResult::Summary(result, _, state) => {
-            object.extend(fields(&StateJson::new(state, file))?);
-            fields(&SummaryJson::new(result, file))?
+    match result {
+        AnalysisResult::Summary(summary, ..) => {
+            write_report(out, file, &result, SummaryJson::new(summary, file))
         }
-        AnalysisResult::Leaks(result, state) => {
-            object.extend(fields(&StateJson::new(state, file))?);
-            object.extend(fields(&VerdictsJson::new(state, file))?);
-            fields(&LeaksJson::new(result, file))?
+        AnalysisResult::Leaks(leaks, state) => {
+            write_report(out, file, &result, LeaksJson::new(leaks, state, file))
         }
-        AnalysisResult::Sites(result) => fields(&SitesJson::new(result, file))?,
-        AnalysisResult::Libraries(result) => {
-            fields(&LibrariesJson::new(&libraries::rows(result, file), file))?
+        AnalysisResult::Sites(sites) => {
+            write_report(out, file, &result, SitesJson::new(sites, file))
         }
-        AnalysisResult::Marks(phases) => fields(&MarksJson::new(phases, file))?,
-        AnalysisResult::Fragmentation(result) => fields(&FragmentationJson::new(result))?,
-        // These may be long, so they are serialized while they are written.
+        AnalysisResult::Libraries(report) => {
+            let rows = libraries::rows(report, file);
+            write_report(out, file, &result, LibrariesJson::new(&rows, file))
+        }
+        AnalysisResult::Fragmentation(view) => {
+            write_report(out, file, &result, FragmentationJson::new(view))
+        }
+        AnalysisResult::Marks(phases) => {
+            write_report(out, file, &result, MarksJson::new(phases, file))
+        }
         AnalysisResult::Peak(peaks) => {
             let peaks = Streamed(peaks.iter().map(|peak| In(peak, file)));
-            return line(out, &StreamedReport { head: object, body: PeaksBody { peaks } });
+            write_report(out, file, &result, PeaksBody { peaks })
         }
         AnalysisResult::Usage(report, overlays) => {
             let body = SeriesBody {
@@ -64,26 +65,37 @@ pub fn write(
                 totals: Streamed(report.totals.iter().map(|series| In(series, file))),
                 overlays: Streamed(overlays.iter().map(|overlay| In(overlay, file))),
             };
-            return line(out, &StreamedReport { head: object, body });
+            write_report(out, file, &result, body)
         }
-    };
-    object.extend(own);
-    line(out, &object)
+    }
 }
 
 /// Writes a comparison as one object on one line.
 pub fn write_diff(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<()> {
-    line(out, &fields(&DiffJson::new(comparison))?)
+    line(out, &DiffJson::new(comparison))
 }
 
-type JsonObject = serde_json::Map<String, Value>;
+/// Fields of every report, and those of one analysis.
+#[derive(Serialize)]
+struct ReportJson<B> {
+    #[serde(flatten)]
+    head: HeadJson,
+    analysis: &'static str,
+    #[serde(flatten)]
+    state: Option<StateJson>,
+    #[serde(flatten)]
+    body: B,
+}
 
-/// Returns the fields of an object, by name.
-fn fields(object: &impl Serialize) -> io::Result<JsonObject> {
-    match serde_json::to_value(object)? {
-        Value::Object(fields) => Ok(fields),
-        _ => Ok(JsonObject::new()),
-    }
+fn write_report(
+    out: &mut dyn Write,
+    file: &AnalyzedFile<'_>,
+    result: &AnalysisResult<'_>,
+    body: impl Serialize,
+) -> io::Result<()> {
+    let (head, analysis) = (HeadJson::new(file), result.name());
+    let state = result.state().map(|state| StateJson::new(state, file));
+    line(out, &ReportJson { head, analysis, state, body })
 }
 
 fn line(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
@@ -177,7 +189,9 @@ json_objects! {
         frees_total: u64 = site.freed,
     }
 
-    struct LeaksJson(report: &LeakReport, file: &AnalyzedFile<'_>) {
+    struct LeaksJson(report: &LeakReport, state: &FileState, file: &AnalyzedFile<'_>) {
+        #[serde(flatten)]
+        verdicts: VerdictsJson = VerdictsJson::new(state, file),
         held_bytes: u64 = report.leaked.bytes,
         held_allocations: u64 = report.leaked.allocations,
         not_freed_bytes: u64 = report.at_exit.bytes,
@@ -366,14 +380,6 @@ fn by_kind(amounts: &[(MemoryKind, Amount)]) -> BTreeMap<&'static str, u64> {
 fn leak_groups(leaks: &[LeakGroup], file: &AnalyzedFile<'_>) -> Vec<LeakGroupJson> {
     let shown = leaks.iter().take(file.shown(leaks.len()));
     shown.map(|leak| LeakGroupJson::new(leak, file)).collect()
-}
-
-#[derive(Serialize)]
-struct StreamedReport<B> {
-    #[serde(flatten)]
-    head: JsonObject,
-    #[serde(flatten)]
-    body: B,
 }
 
 #[derive(Serialize)]

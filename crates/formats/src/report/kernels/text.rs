@@ -2,13 +2,12 @@
 
 use std::io::{self, Write};
 
-use engine::model::{Bytes, LaunchShape, result_name};
+use engine::model::{Bytes, LaunchShape};
 use engine::snapshot::{ActivityView, KernelView, ProcessView, Snapshot};
 
-use super::super::live::text::{TextStyle, capture_ended};
+use super::super::live::text::{self, TextStyle};
 use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, unnamed_reason};
 use crate::export::ReportContext;
-use crate::sanitize::sanitize;
 
 /// Maximum width of a name; longer ones are shortened in the middle.
 const NAME_WIDTH: usize = 72;
@@ -20,12 +19,7 @@ pub fn report(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    let rule = "-".repeat(20);
-    writeln!(
-        out,
-        "{}",
-        style.bold(&format!("{rule} {} {rule}", context.clock.short(snapshot.at)))
-    )?;
+    text::title(out, &context.clock.short(snapshot.at), style)?;
     let mut is_empty = true;
     for view in &snapshot.processes {
         if let Some(activity) =
@@ -57,21 +51,9 @@ fn process(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
-    let ended = if view.ended.is_some() { "  (exited)" } else { "" };
-    let head = format!("PID: {} / UID: {uid}", view.key.pid);
-    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))?;
+    text::heading(out, view, style)?;
     section(out, activity, style)?;
-    for failure in &view.failures {
-        let line = format!(
-            "  failed: {} returned {} ({}), {}",
-            context.function(failure.function),
-            result_name(failure.code),
-            failure.code,
-            times(failure.count)
-        );
-        writeln!(out, "{}", style.alarm(&line))?;
-    }
+    text::failures(out, view, context, style)?;
     if view.before_trace {
         writeln!(out, "  started before the trace: earlier launches and copies are not included")?;
     }
@@ -202,7 +184,7 @@ fn losses(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    capture_ended(out, &snapshot.uncertainty, context, style)?;
+    text::capture_ended(out, &snapshot.uncertainty, context, style)?;
     let lost = &snapshot.uncertainty.lost;
     uncounted(out, snapshot, style)?;
     if lost.events() > 0 {
@@ -223,13 +205,6 @@ fn dimensions(extent: [u32; 3]) -> String {
 
 fn per_second(rate: f64) -> String {
     format!("{}/s", Bytes(rate as u64))
-}
-
-fn times(count: u64) -> String {
-    match count {
-        1 => "once".to_owned(),
-        more => format!("{} times", grouped(more)),
-    }
 }
 
 /// Formats a number with thousands separators.

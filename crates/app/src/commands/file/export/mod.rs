@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use engine::model::AllocationChange;
 use formats::export::allocations::{AllocationWriter, CsvEncoder, JsonEncoder};
 use formats::export::format_writer::FormatWriter;
-use formats::export::nsys_tsv::NsysTables;
+use formats::export::nsys_tsv::{self, NsysTables};
 use formats::export::perfetto::{MAX_SLICES, PerfettoWriter};
 use formats::export::profile::ProfileValue;
 use formats::import::SourceFormat;
@@ -119,15 +119,17 @@ fn check(options: &ExportArgs, format: ExportFormat) -> Result<()> {
 /// Writes a format that needs one pass over the changes.
 fn changes(options: &ExportArgs, format: ExportFormat, source: SourceFormat) -> Result<()> {
     let mut out = single(options, format)?;
-    let info = {
-        let mut format_writer = format_writer(format, source, &mut out)?;
-        let input = read(options, |change, info| format_writer.change(change, info))?;
-        log_notes(&format_writer.finish(&input.info)?);
-        input.info
-    };
+    let info = write(options, format_writer(format, source, &mut out)?)?;
     out.finish()?;
     warn(&info);
     Ok(())
+}
+
+/// Passes the selected changes of the file to a writer, and logs its notes.
+fn write(options: &ExportArgs, mut writer: Box<dyn FormatWriter + '_>) -> Result<FileInfo> {
+    let info = read(options, |change, info| writer.change(change, info))?.info;
+    log_notes(&writer.finish(&info)?);
+    Ok(info)
 }
 
 /// Reads the file and passes each selected change to `write`.
@@ -138,7 +140,7 @@ fn read(
     // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
     let selection = input::selection(&options.filter);
-    let input = input::read(&options.file, selection, &mut |change, info| {
+    let input = input::read_with_info(&options.file, selection, &mut |change, info| {
         if written.is_ok() {
             written = write(change, info);
         }
@@ -198,24 +200,15 @@ fn output_dir(options: &ExportArgs) -> Result<&Path> {
 
 fn tables(options: &ExportArgs) -> Result<()> {
     let dir = output_dir(options)?;
-    let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| dir.join(name));
-    for name in &names {
-        output::check_not_input(&[&options.file], name)?;
-    }
-    let file = |name: &Path| AtomicFile::create(name, options.force);
-    let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
-    let mut tables = NsysTables::new(valid?, invalid?, driver?)?;
-    let input = read(options, |change, info| tables.change(change, &info.stacks, info.origin()))?;
-    tables.finish()?;
-    let skipped = tables.left_out;
-    for table in [tables.valid, tables.invalid, tables.driver] {
-        table.into_inner().commit()?;
-    }
-    if skipped > 0 {
-        output::log(&format!(
-            "{skipped} changes of pool reservations skipped; allocations from pools are included"
-        ));
-    }
-    warn(&input.info);
+    let create = |name: &str| {
+        let path = dir.join(name);
+        output::check_not_input(&[&options.file], &path)?;
+        AtomicFile::create(&path, options.force)
+    };
+    let [valid, invalid, driver] = nsys_tsv::FILES.map(create);
+    let mut files = [valid?, invalid?, driver?];
+    let info = write(options, Box::new(NsysTables::new(&mut files)?))?;
+    files.into_iter().try_for_each(AtomicFile::commit)?;
+    warn(&info);
     Ok(())
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use formats::export::allocations::AllocationWriter;
-use formats::export::format_writer::FormatWriter;
 use formats::export::parquet::{AllocationRows, EventRows, RecordedHost, recorded_host};
 use formats::import::SourceFormat;
 use formats::recording::RecordingReader;
@@ -39,15 +38,13 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut done = (Vec::new(), Vec::new());
     let create = Box::new(|path: &Path| create(options, dir, path));
     let rows = AllocationRows::new(host.hostname.as_deref(), create, &mut done);
-    let mut list = Box::new(AllocationWriter::new(rows));
-    let input = super::read(options, |change, info| list.change(change, info))?;
-    super::log_notes(&list.finish(&input.info)?);
+    let info = super::write(options, Box::new(AllocationWriter::new(rows)))?;
     let (parts, notes) = done;
     super::log_notes(&notes);
     for file in files.into_iter().chain(parts) {
         file.commit()?;
     }
-    super::warn(&input.info);
+    super::warn(&info);
     Ok(())
 }
 

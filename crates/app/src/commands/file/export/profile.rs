@@ -18,7 +18,7 @@ pub(super) fn run(options: &ExportArgs, format: ExportFormat, source: SourceForm
     let mut out = super::single(options, format)?;
     let mut groups = GroupTable::new(scope);
     let mut peaks = (options.at_peak == Some(true)).then(|| PeakAnalysis::new(scope));
-    let input = input::read(&options.file, input::selection(&options.filter), &mut |change, _| {
+    let input = input::read(&options.file, input::selection(&options.filter), &mut |change| {
         groups.observe(change);
         if let Some(peaks) = &mut peaks {
             peaks.observe(change);

@@ -17,7 +17,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut out = super::single(options, ExportFormat::Torch)?;
     let selection = input::selection(&options.filter);
     let mut prescan = Prescan::new(source.scope());
-    let input = input::read(&options.file, selection, &mut |change, _| prescan.change(change))?;
+    let input = input::read(&options.file, selection, &mut |change| prescan.change(change))?;
     let snapshot = SnapshotWriter::new(&mut out.writer, prescan, &input.info)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,

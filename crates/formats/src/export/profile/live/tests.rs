@@ -13,19 +13,11 @@ use prost::Message;
 use super::super::proto::Profile;
 use super::*;
 use crate::WallClock;
-use crate::recording::FunctionTable;
 
 const SECOND: u64 = 1_000_000_000;
 
 fn context() -> ReportContext {
-    let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
-    ReportContext {
-        clock,
-        function: |_| "",
-        recorded: FunctionTable::default(),
-        gpus: Vec::new(),
-        source: None,
-    }
+    ReportContext::new(WallClock::fixed(Timestamp(0), 1_700_000_000))
 }
 
 fn event(second: u64, kind: EventKind) -> Event {

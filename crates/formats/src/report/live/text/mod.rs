@@ -122,12 +122,7 @@ fn header(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    let rule = "-".repeat(20);
-    writeln!(
-        out,
-        "{}",
-        style.bold(&format!("{rule} {} {rule}", context.clock.short(snapshot.at)))
-    )?;
+    title(out, &context.clock.short(snapshot.at), style)?;
     if context.source == Some(CaptureSource::InProcess) {
         writeln!(out, "{}", style.dim("Source: in-process library"))?;
     }
@@ -137,12 +132,14 @@ fn header(
     Ok(())
 }
 
-fn process(
-    out: &mut dyn Write,
-    view: &ProcessView,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
+/// Writes the time of a report as its title.
+pub(crate) fn title(out: &mut dyn Write, time: &str, style: TextStyle) -> io::Result<()> {
+    let rule = "-".repeat(20);
+    writeln!(out, "{}", style.bold(&format!("{rule} {time} {rule}")))
+}
+
+/// Writes pid, user id and name of a process.
+pub(crate) fn heading(out: &mut dyn Write, view: &ProcessView, style: TextStyle) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
     let head = format!("PID: {} / UID: {uid}", view.key.pid);
     let ended = match view.ended {
@@ -150,7 +147,16 @@ fn process(
         Some(engine::snapshot::ProcessEnd::Exited) => "  (exited)",
         Some(engine::snapshot::ProcessEnd::Exec) => "  (exec)",
     };
-    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))?;
+    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))
+}
+
+fn process(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    context: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    heading(out, view, style)?;
     if let Some(container) = &view.container {
         writeln!(out, "  {}", container::line(container, view.key.pid))?;
     }
@@ -315,7 +321,8 @@ fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::
     Ok(())
 }
 
-fn failures(
+/// Writes the failed calls of a process.
+pub(crate) fn failures(
     out: &mut dyn Write,
     view: &ProcessView,
     context: &ReportContext,
