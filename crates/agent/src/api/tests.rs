@@ -323,6 +323,7 @@ fn snapshot() -> Snapshot {
         anomalies: vec![anomaly],
         gpus: Vec::new(),
         device_holders: vec![device_holder()],
+        unknown_calls: BTreeMap::from([(NAME.into(), 1)]),
     }
 }
 

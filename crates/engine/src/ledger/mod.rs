@@ -102,6 +102,8 @@ pub struct Ledger {
     lost: LostTotals,
     /// Losses of unknown processes.
     unattributed: LostTotals,
+    /// Calls of memory functions that this version does not know, by function.
+    unknown_calls: BTreeMap<Box<str>, u64>,
     /// Losses of processes that are not announced yet.
     before_announcement: HashMap<Pid, LostDelta>,
     /// Allocation changes, if they are logged.
@@ -253,6 +255,9 @@ impl Ledger {
                 self.running.values_mut().for_each(Process::clear_driver_usage);
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
+            EventKind::UnknownCalls { function, calls } => {
+                self.record_unknown_calls(event, function, *calls);
+            }
             EventKind::Activity(activity) => self.process(event).apply_activity(activity),
             EventKind::Object(call) => self.process(event).object(event, *call),
             EventKind::Block(call) => {
@@ -305,6 +310,7 @@ impl Ledger {
             live_bytes: self.live().bytes(),
             live_allocations: self.shown().map(|process| process.totals.count).sum(),
             uncertainty: self.uncertainty(),
+            unknown_calls: self.unknown_calls.clone(),
             processes,
             out_of_memory: self.drain_ooms(),
             ooms_by_gpu: std::mem::take(&mut self.ooms_by_gpu).into_iter().collect(),

@@ -369,6 +369,7 @@ call_rows! {
         "driver_usage" DriverUsage { gpu: Gpu, bytes: Bytes, only: IsOnlyGpu },
         "gpu_free" GpuFree { gpu: Gpu, bytes: Bytes },
         "driver_usage_lost" DriverUsageLost,
+        "unknown_calls" UnknownCalls { function: Function, calls: Calls },
     }
     GpuActivity {
         "launches" Launches(launches),

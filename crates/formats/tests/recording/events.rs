@@ -426,6 +426,7 @@ fn listed(kind: &EventKind) {
         | EventKind::GpuFree { .. }
         | EventKind::DeviceHolders(_)
         | EventKind::DriverUsageLost
+        | EventKind::UnknownCalls { .. }
         | EventKind::Lost(_)
         | EventKind::Activity(_)
         | EventKind::Object(_)
@@ -442,6 +443,8 @@ fn kind() -> BoxedStrategy<EventKind> {
         identity(),
         container(),
         name().prop_map(EventKind::ThreadName),
+        (name(), any::<u64>())
+            .prop_map(|(function, calls)| EventKind::UnknownCalls { function, calls }),
         select(vec![
             EventKind::Exec,
             EventKind::Exit,

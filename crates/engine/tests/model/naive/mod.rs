@@ -121,6 +121,7 @@ impl Naive {
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
             EventKind::Activity(_)
+            | EventKind::UnknownCalls { .. }
             | EventKind::DeviceHolders(_)
             | EventKind::Block(_)
             | EventKind::Allocator(..)
@@ -219,6 +220,7 @@ impl Naive {
                 capture_ended: None,
                 unknown_context: running.iter().map(Process::in_doubt).sum(),
                 ambiguous_calls: running.iter().map(Process::ambiguous_calls).sum(),
+                unknown_calls: 0,
             },
             processes: shown.iter().map(|process| process.view(at, options, self)).collect(),
             out_of_memory: Vec::new(),

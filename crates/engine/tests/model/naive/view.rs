@@ -76,6 +76,7 @@ impl Process {
                 capture_ended: None,
                 unknown_context: self.in_doubt(),
                 ambiguous_calls: self.ambiguous_calls(),
+                unknown_calls: 0,
             },
         }
     }
