@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
 use crate::docs::collect_violations;
+use crate::e2e_newer_driver::newer_driver;
 use crate::harness::contract::contract;
 use crate::harness::files::{read, run, stderr, stdout};
 use crate::harness::{TestEnv, VRAMSCOPE, isolated, simulator};
@@ -25,19 +25,6 @@ fn restriction<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
 fn in_user_namespace(arguments: &[&str]) -> Output {
     let unshare = ["--user", "--map-root-user", VRAMSCOPE];
     Command::new("unshare").args(unshare).args(arguments).output().unwrap()
-}
-
-/// Compiles a driver that exports a memory function of the future.
-fn future_driver(dir: &Path) {
-    let source = dir.join("driver.c");
-    std::fs::write(
-        &source,
-        "int cuMemAlloc_v2(void) { return 0; }\nint cuMemAllocNext(void) { return 0; }\n",
-    )
-    .unwrap();
-    let library = dir.join("libcuda.so.1");
-    let compiled = Command::new("cc").args(["-shared", "-o"]).arg(&library).arg(&source).status();
-    assert!(compiled.unwrap().success());
 }
 
 #[test]
@@ -80,14 +67,15 @@ fn pid_namespace_is_reported_as_a_limit() {
 #[test]
 fn unknown_memory_functions_are_reported() {
     let dir = tempfile::tempdir().unwrap();
-    future_driver(dir.path());
+    newer_driver(dir.path());
     let with = |arguments: &[&str]| {
         let mut command = Command::new(VRAMSCOPE);
         command.args(arguments).env("LD_LIBRARY_PATH", dir.path());
         command.env("VRAMSCOPE_TEST_LIBRARY_DIR", dir.path()).output().unwrap()
     };
     let report = json(&with(&["doctor", "--json"]));
-    assert_eq!(report["drivers"][0]["unknown_functions"][0], "cuMemAllocNext", "{report}");
+    let unknown = &report["drivers"][0]["unknown_functions"];
+    assert_eq!(*unknown, serde_json::json!(["cuMemAllocNext"]), "{report}");
     assert!(stdout(&with(&["doctor"])).contains("1 memory functions are not known"));
     let driver = dir.path().join("libcuda.so.1");
     let trace = with(&["trace", "--duration", "100ms", "--driver", driver.to_str().unwrap()]);

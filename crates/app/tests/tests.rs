@@ -37,6 +37,7 @@ mod e2e_libraries;
 mod e2e_limits;
 mod e2e_losses;
 mod e2e_marks;
+mod e2e_newer_driver;
 mod e2e_objects;
 mod e2e_oracle;
 mod e2e_output;

@@ -90,6 +90,9 @@ impl Default for SnapshotOptions {
     }
 }
 
+/// Maximum number of functions in [`Snapshot::unknown_calls`]; the last one stands for all others.
+pub const MAX_UNKNOWN_FUNCTIONS: usize = 64;
+
 /// State of the ledger at one time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
@@ -106,6 +109,9 @@ pub struct Snapshot {
     pub live_allocations: u64,
     /// Whether all values are exact, and if not, why.
     pub uncertainty: Uncertainty,
+    /// Calls of memory functions that this version does not know, by function (untrusted), over the
+    /// whole trace.
+    pub unknown_calls: BTreeMap<Box<str>, u64>,
     /// Running processes that have called the driver, and processes that ended since the last
     /// snapshot.
     pub processes: Vec<ProcessView>,

@@ -1,6 +1,7 @@
 //! Reports of one snapshot with everything in it, compared with reviewed golden files.
 //! `VRAMSCOPE_UPDATE=1` regenerates them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::model::blocks::{
@@ -228,11 +229,13 @@ fn snapshot() -> Snapshot {
             capture_ended: None,
             unknown_context: 0,
             ambiguous_calls: 7,
+            unknown_calls: 12,
         },
         processes: vec![
             rich(),
             ProcessView { ended: Some(ProcessEnd::Exited), ..process(4713, "clean") },
         ],
+        unknown_calls: BTreeMap::from([("cuMemAllocNext".into(), 12)]),
         observed: Nanos(10 * SECOND),
         is_live: true,
         not_freed: vec![not_freed()],

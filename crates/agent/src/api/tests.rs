@@ -325,6 +325,7 @@ fn snapshot() -> Snapshot {
         gpus: Vec::new(),
         device_holders: vec![device_holder()],
         marks: vec![mark()],
+        unknown_calls: BTreeMap::from([(NAME.into(), 1)]),
     }
 }
 

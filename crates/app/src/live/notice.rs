@@ -18,8 +18,8 @@ pub(crate) fn log_notice(notice: &Notice) {
             format!("attached to {functions} functions of {}{suffix}", shown(path))
         }
         Notice::UnknownFunctions { path, functions } => format!(
-            "{}: exports {} memory functions that this version of vramscope does not know, so what \
-             they allocate is not counted; use a newer version: {}",
+            "{}: exports {} memory functions that this version of vramscope does not know: their \
+             calls are counted, what they allocate is not; use a newer version: {}",
             shown(path),
             functions.len(),
             sanitize(&functions.join(", "))

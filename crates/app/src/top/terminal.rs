@@ -1,6 +1,6 @@
 //! The terminal: raw mode and the alternate screen, and back whatever happens.
 
-use std::io::{self, Stdout, Write};
+use std::io::{self, Read, Stdout, Write};
 use std::mem::ManuallyDrop;
 use std::panic;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use ratatui::crossterm::terminal::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
 use crate::io::output;
+use crate::io::signals::pipe_of;
 
 /// Time that the view has to end after its terminal was closed.
 const HANGUP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -112,9 +113,9 @@ impl Signals {
         }
         signal_hook::flag::register(SIGTSTP, Arc::clone(&signals.suspend))?;
         let quit = Arc::clone(&signals.quit);
-        let mut hangups = signal_hook::iterator::Signals::new([SIGHUP])?;
+        let mut hangups = pipe_of(&[SIGHUP])?;
         std::thread::Builder::new().name("signals".into()).spawn(move || {
-            if hangups.forever().next().is_some() {
+            if hangups.read_exact(&mut [0]).is_ok() {
                 quit.store(true, Ordering::Relaxed);
                 // Reading from a closed terminal may never return.
                 std::thread::sleep(HANGUP_TIMEOUT);

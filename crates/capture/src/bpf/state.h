@@ -47,6 +47,15 @@ struct {
 	__type(value, struct vs_lost);
 } lost_records SEC(".maps");
 
+/* Calls of memory functions that the hook table does not know. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct vs_unknown_key);
+	__type(value, __u64);
+} unknown_calls SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

@@ -41,6 +41,7 @@ struct user_pt_regs {
 #include "loss.h"
 #include "call.h"
 #include "allocators.h"
+#include "unknown.h"
 #include "process_lifecycle.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -123,6 +124,10 @@ PROBE("uprobe", launch_single, launch_at_entry(ctx, hook))
 /* Blocks of allocators in processes, probed at entry only in every attach mode. */
 PROBE("uprobe.multi", block_multi, block_enter(ctx, hook))
 PROBE("uprobe", block_single, block_enter(ctx, hook))
+
+/* Memory functions of a newer driver, probed at entry only in every attach mode. */
+PROBE("uprobe.multi", unknown_multi, unknown_enter(hook))
+PROBE("uprobe", unknown_single, unknown_enter(hook))
 
 /* Empty programs, the baseline for measurements. */
 SEC("uprobe.session")

@@ -506,6 +506,15 @@ struct vs_lost_key {
 };
 VS_SIZE(vs_lost_key, 16);
 
+/* Calls of one function by one exec generation of a process. */
+struct vs_unknown_key {
+	__u32 pid;
+	__u16 exec_gen; /* exec generation of the process */
+	__u16 function; /* number of the function: the attach cookie */
+	__u64 start;	/* start time of the process, nanoseconds since boot */
+};
+VS_SIZE(vs_unknown_key, 16);
+
 /* Lost records of one exec generation; counts never decrease. */
 struct vs_lost {
 	__u64 allocations;
@@ -545,7 +554,8 @@ struct vs_counters {
 	__u64 no_state;	 /* threads for which no state could be kept */
 	__u64 self_test; /* hits of the self-test */
 	__u64 graphs;	 /* graph states that ended; captures of theirs may be left */
+	__u64 unknown;	 /* calls of unknown memory functions */
 };
-VS_SIZE(vs_counters, 56);
+VS_SIZE(vs_counters, 64);
 
 #endif

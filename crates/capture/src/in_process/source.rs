@@ -320,7 +320,11 @@ impl Source for InProcess {
         self.batches * self.areas.lock().open.len().max(1)
     }
 
-    fn poll_lost(&mut self) -> Result<u64, Error> {
+    fn poll_counters(
+        &mut self,
+        _now: Timestamp,
+        _processes: &mut ProcessTable,
+    ) -> Result<u64, Error> {
         Ok(self.areas.lock().lost())
     }
 

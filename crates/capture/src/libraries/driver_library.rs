@@ -1,6 +1,6 @@
 //! A driver library: its identity and probe points.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -44,6 +44,16 @@ pub struct ProbedFunction {
     pub point: AttachPoint,
 }
 
+/// A memory function that this version of vramscope does not know: its calls are counted, and what
+/// they allocate is not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownFunction {
+    /// Exported name (untrusted).
+    pub name: Box<str>,
+    /// Offset of its probe point in the file.
+    pub offset: u64,
+}
+
 /// A driver library that can be probed.
 #[derive(Debug)]
 pub struct DriverLibrary {
@@ -53,9 +63,8 @@ pub struct DriverLibrary {
     pub identity: FileIdentity,
     /// Probed functions; names that share an address appear once.
     pub functions: Vec<ProbedFunction>,
-    /// Exported memory functions that this version of vramscope does not know, so their allocations
-    /// are not counted.
-    pub unknown: Vec<String>,
+    /// Memory functions that are not known. Other names of hooked functions are not among them.
+    pub unknown: Vec<UnknownFunction>,
     file: File,
 }
 
@@ -149,11 +158,11 @@ const MAX_UNKNOWN: usize = 256;
 
 /// Returns the hooked functions that the library exports, and its memory functions that are not
 /// known.
-fn functions(elf: &Elf<'_>) -> (Vec<ProbedFunction>, Vec<String>) {
+fn functions(elf: &Elf<'_>) -> (Vec<ProbedFunction>, Vec<UnknownFunction>) {
     let wanted: HashMap<&[u8], usize> =
         HOOKS.iter().enumerate().map(|(row, hook)| (hook.symbol.as_bytes(), row)).collect();
     let mut found = BTreeMap::new();
-    let mut unknown = BTreeSet::new();
+    let mut unknown = BTreeMap::new();
     for (name, symbol) in symbols(elf, true) {
         if let Some(hook) = wanted.get(name) {
             found.insert(*hook, symbol);
@@ -161,7 +170,7 @@ fn functions(elf: &Elf<'_>) -> (Vec<ProbedFunction>, Vec<String>) {
             && unknown.len() < MAX_UNKNOWN
             && is_unknown_memory_function(name)
         {
-            unknown.insert(name.to_owned());
+            unknown.insert(name, symbol);
         }
     }
     let mut functions: Vec<ProbedFunction> = Vec::new();
@@ -172,7 +181,14 @@ fn functions(elf: &Elf<'_>) -> (Vec<ProbedFunction>, Vec<String>) {
             functions.push(ProbedFunction { hook, entry, point: attach_point(code) });
         }
     }
-    (functions, unknown.into_iter().collect())
+    let mut entries: HashSet<u64> = functions.iter().map(|known| known.entry).collect();
+    let unknown = unknown.into_iter().filter_map(|(name, symbol)| {
+        let (entry, code) = function(elf, symbol)?;
+        let offset = entry + attach_point(code).offset;
+        entries.insert(entry).then(|| UnknownFunction { name: name.into(), offset })
+    });
+    let unknown = unknown.collect();
+    (functions, unknown)
 }
 
 /// Minimum and maximum bytes of a function that are searched for branches.

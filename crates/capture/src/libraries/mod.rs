@@ -8,7 +8,9 @@ mod scan;
 
 pub(crate) use allocator_library::TORCH_FUNCTIONS;
 pub use allocator_library::{AllocatorFile, AllocatorLibrary, AllocatorLibraryError};
-pub use driver_library::{DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction};
+pub use driver_library::{
+    DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction, UnknownFunction,
+};
 pub use mmap_watch::{MmapBatch, MmapWatcher};
 pub use scan::{AllocatorMappings, all_processes, scan_all, scan_allocators, scan_process};
 

@@ -59,6 +59,7 @@ use read::activity::{self, ActivityCounters, Ended};
 use read::losses::LossReader;
 use read::record_ring::{RecordRing, ring_error};
 use read::ring::Ring;
+use read::unknown_calls::UnknownCalls;
 pub use read::waiter::EventWaker;
 use read::waiter::Waiter;
 use source::Probes;
@@ -159,6 +160,7 @@ impl Session {
             source: Box::new(Probes {
                 left_captures: LeftCaptures::new(&loaded)?,
                 counters: loaded.map("counters")?,
+                unknown_calls: UnknownCalls::new(&loaded)?,
                 drivers,
                 ring,
                 allocators,
@@ -243,7 +245,7 @@ impl Session {
         let records = self.source.drain_records()?;
         let stacks = self.source.drain_stacks();
         let now = clock::monotonic();
-        let lost = self.source.poll_lost()?;
+        let lost = self.source.poll_counters(now, &mut self.processes)?;
         self.losses.poll(lost, last, || self.source.written(), &mut self.processes)?;
         let may_have_missed_exits = self.losses.may_hide_exits(&self.processes);
         self.poll_activity(&records, last, now)?;
@@ -271,9 +273,7 @@ impl Session {
         let is_drained = self.source.is_drained();
         let dead = if is_drained { self.processes.drain_dead() } else { Vec::new() };
         self.end_dead(&dead, now, &mut events)?;
-        if self.activity.is_some() {
-            events.extend(activity::drain(&mut self.processes, last));
-        }
+        events.extend(activity::drain(&mut self.processes, last));
         events.extend(self.source.drain_allocator_events(now, &mut self.processes));
         if let Some(sites) = &mut self.sites {
             let event = |frames| {

@@ -14,6 +14,7 @@ use super::load::bpf_object::LoadedObject;
 use super::processes::{Process, ProcessTable};
 use super::read::counters::ProbeCounters;
 use super::read::record_ring::RecordRing;
+use super::read::unknown_calls::UnknownCalls;
 use super::read::waiter::Waiter;
 use super::trace_mode::WireMode;
 use super::{RESCAN_INTERVAL, StackMode};
@@ -56,8 +57,10 @@ pub(crate) trait Source {
     /// Returns the number of batches after which every record that is available now was read.
     fn batches(&self) -> usize;
 
-    /// Returns the number of lost records so far.
-    fn poll_lost(&mut self) -> Result<u64, Error>;
+    /// Returns the number of lost records so far. Adds the calls of unknown functions to their
+    /// programs.
+    fn poll_counters(&mut self, now: Timestamp, processes: &mut ProcessTable)
+    -> Result<u64, Error>;
 
     /// Returns executable mappings of files since the last call.
     fn drain_mmaps(&mut self) -> Vec<Mapping> {
@@ -99,6 +102,7 @@ pub(crate) struct Probes {
     pub(super) allocators: Option<AllocatorAttachments>,
     pub(super) left_captures: LeftCaptures,
     pub(super) counters: MapHandle,
+    pub(super) unknown_calls: UnknownCalls,
     pub(super) last_scan: Instant,
     pub(super) waiter: Waiter,
     pub(super) _lifecycle_links: Vec<Link>,
@@ -164,9 +168,15 @@ impl Source for Probes {
         self.ring.batches()
     }
 
-    fn poll_lost(&mut self) -> Result<u64, Error> {
+    fn poll_counters(
+        &mut self,
+        now: Timestamp,
+        processes: &mut ProcessTable,
+    ) -> Result<u64, Error> {
         let counters = ProbeCounters::from_map(&self.counters)?;
         self.left_captures.delete(counters.graphs)?;
+        let names = self.drivers.unknown_functions();
+        self.unknown_calls.poll(counters.unknown, names, now, processes)?;
         Ok(counters.lost)
     }
 

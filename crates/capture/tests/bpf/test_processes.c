@@ -355,3 +355,45 @@ TEST(children_of_targets_are_followed)
 	process_exit(NULL);
 	CHECK(!bpf_map_lookup_elem(&targets, &parent));
 }
+
+static void call_unknown(__u64 function)
+{
+	shim_now.cookie = function;
+	unknown_single((void *)&regs);
+}
+
+static __u64 unknown_count(__u16 function)
+{
+	struct vs_unknown_key key = {
+		.pid = PID, .exec_gen = own_exec_gen(), .function = function, .start = own_start()};
+	__u64 *calls = bpf_map_lookup_elem(&unknown_calls, &key);
+
+	return calls ? *calls : 0;
+}
+
+TEST(calls_of_unknown_functions_are_counted_by_function_and_program)
+{
+	call_unknown(1);
+	call_unknown(1);
+	run_as(&second_thread, PID + 1);
+	call_unknown(7);
+	CHECK_EQ(unknown_count(1), 2);
+	CHECK_EQ(unknown_count(7), 1);
+	CHECK_EQ(own_counters()->unknown, 3);
+	CHECK_EQ(count_records(&records, VS_PROCESS), 1);
+	main_thread.task.self_exec_id++;
+	run_as(&main_thread, PID);
+	CHECK_EQ(unknown_count(1), 0);
+	load_config.filter = VS_FILTER_TARGETS;
+	call_unknown(1);
+	CHECK_EQ(unknown_count(1), 0);
+}
+
+TEST(calls_of_unknown_functions_that_cannot_be_counted_are_lost)
+{
+	shim_limit(&unknown_calls, 1);
+	call_unknown(1);
+	call_unknown(2);
+	CHECK_EQ(unknown_count(1), 1);
+	CHECK_EQ(LOST(other), 1);
+}

@@ -1,7 +1,7 @@
 //! Losses of the host: their attribution to processes, and the bounds that follow.
 
 use crate::model::{Event, LostDelta, Pid};
-use crate::snapshot::Uncertainty;
+use crate::snapshot::{MAX_UNKNOWN_FUNCTIONS, Uncertainty};
 
 use super::driver::graph::NodeLimitReached;
 use super::memory::totals::ByteSum;
@@ -9,6 +9,9 @@ use super::{Ledger, memory, process_view};
 
 /// Limit of processes whose losses are kept until they are announced.
 const MAX_UNANNOUNCED: usize = 1024;
+
+/// Name of the unknown functions beyond the limit.
+const OTHER_FUNCTIONS: &str = "other functions";
 
 /// Pid of losses that could not be attributed to a process.
 const UNATTRIBUTED_PID: Pid = Pid(0);
@@ -58,6 +61,17 @@ impl Ledger {
         }
     }
 
+    /// Records calls of a function whose effect on memory is not known.
+    pub(super) fn record_unknown_calls(&mut self, event: &Event, function: &str, calls: u64) {
+        let own = &mut self.process(event).unknown_calls;
+        *own = own.saturating_add(calls);
+        let is_listed = self.unknown_calls.contains_key(function)
+            || self.unknown_calls.len() + 1 < MAX_UNKNOWN_FUNCTIONS;
+        let name = if is_listed { function } else { OTHER_FUNCTIONS };
+        let all = self.unknown_calls.entry(name.into()).or_default();
+        *all = all.saturating_add(calls);
+    }
+
     /// Bounds over all running processes; [`memory::loss`] explains why they contain the true value.
     pub(super) fn uncertainty(&self) -> Uncertainty {
         let mut ended = ByteSum::default();
@@ -94,6 +108,10 @@ impl Ledger {
             capture_ended: None,
             unknown_context: self.shown().map(|process| process.context_ends.doubtful()).sum(),
             ambiguous_calls: self.shown().map(|process| process.ambiguous_calls()).sum(),
+            unknown_calls: self
+                .unknown_calls
+                .values()
+                .fold(0, |sum, calls| sum.saturating_add(*calls)),
         }
     }
 }

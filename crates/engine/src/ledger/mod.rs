@@ -105,6 +105,8 @@ pub struct Ledger {
     lost: LostTotals,
     /// Losses of unknown processes.
     unattributed: LostTotals,
+    /// Calls of memory functions that this version does not know, by function.
+    unknown_calls: BTreeMap<Box<str>, u64>,
     /// Losses of processes that are not announced yet.
     before_announcement: HashMap<Pid, LostDelta>,
     /// Allocation changes, if they are logged.
@@ -209,12 +211,7 @@ impl Ledger {
                 self.update(event.pid, |process| process.set_identity(identity));
             }
             EventKind::Exec => self.replace(event),
-            EventKind::Exit => {
-                self.before_announcement.remove(&event.pid);
-                if let Some(process) = self.running.remove(&event.pid) {
-                    self.end(process, ProcessEnd::Exited, event.time);
-                }
-            }
+            EventKind::Exit => self.exit(event),
             EventKind::ThreadExit => {
                 self.update(event.pid, |process| process.end_thread(event.tid));
             }
@@ -264,6 +261,9 @@ impl Ledger {
                 self.running.values_mut().for_each(Process::clear_driver_usage);
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
+            EventKind::UnknownCalls { function, calls } => {
+                self.record_unknown_calls(event, function, *calls);
+            }
             EventKind::Activity(activity) => self.process(event).apply_activity(activity),
             EventKind::Object(call) => self.process(event).object(event, *call),
             EventKind::Block(call) => {
@@ -278,6 +278,13 @@ impl Ledger {
             EventKind::KeptBy(site, text) => self.update(event.pid, |process| {
                 process.set_kept_by(*site, text);
             }),
+        }
+    }
+
+    fn exit(&mut self, event: &Event) {
+        self.before_announcement.remove(&event.pid);
+        if let Some(process) = self.running.remove(&event.pid) {
+            self.end(process, ProcessEnd::Exited, event.time);
         }
     }
 
@@ -320,6 +327,7 @@ impl Ledger {
             live_bytes: self.live().bytes(),
             live_allocations: self.shown().map(|process| process.totals.count).sum(),
             uncertainty: self.uncertainty(),
+            unknown_calls: self.unknown_calls.clone(),
             processes,
             out_of_memory: self.drain_ooms(),
             ooms_by_gpu: std::mem::take(&mut self.ooms_by_gpu).into_iter().collect(),

@@ -72,6 +72,8 @@ pub(super) struct Process {
     pub(super) threads: Threads,
     pub(super) totals: Totals,
     pub(super) counts: CallCounts,
+    /// Calls of memory functions that this version does not know.
+    pub(super) unknown_calls: u64,
     pub(super) failures: HashMap<(FunctionId, i32), u64>,
     pub(super) pending_frees: PendingFrees,
     /// Entry and return time of the current call.

@@ -125,6 +125,7 @@ pub(super) fn uncertainty(process: &Process, unattributed: &LostTotals) -> Uncer
         capture_ended: None,
         unknown_context: process.context_ends.doubtful(),
         ambiguous_calls: process.ambiguous_calls(),
+        unknown_calls: process.unknown_calls,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Declares every metric once. `docs/reference/metrics.md` is generated from this table.
 
+use crate::snapshot::MAX_UNKNOWN_FUNCTIONS;
+
 use super::Cardinality::{Containers, Fixed, Gpus, Processes, Sites, Suspects};
 use super::{Metric, MetricType};
 
@@ -87,8 +89,13 @@ metrics! {
     EVENTS = Counter("vramscope_events_total", "", NONE, Fixed(1)), "Events processed";
     LOST = Counter("vramscope_lost_events_total", "", &["class"], Fixed(9)),
         "Events lost in the kernel, by class";
+    UNKNOWN_CALLS =
+        Counter("vramscope_unknown_calls_total", "", &["function"], Fixed(MAX_UNKNOWN_FUNCTIONS)),
+        "Calls of memory functions that this version does not know, so what they allocate is not \
+         counted";
     EXACT = Gauge("vramscope_exact", "", NONE, Fixed(1)),
-        "1 if all values are exact; 0 after lost events or with memory from before the trace";
+        "1 if all values are exact; 0 after lost events or calls of unknown memory functions, or with memory from before the \
+         trace";
     HTTP = Counter("vramscope_http_requests_total", "", &["code"], Fixed(5)),
         "HTTP requests, by status class";
     ALERTS = Gauge("vramscope_alerts_firing", "", &["severity"], Fixed(3)),

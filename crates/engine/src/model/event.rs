@@ -88,6 +88,14 @@ pub enum EventKind {
     DriverUsageLost,
     /// The kernel could not deliver some records.
     Lost(LostDelta),
+    /// The process called a memory function that this version does not know: what it allocated is not
+    /// in any total.
+    UnknownCalls {
+        /// Name; untrusted.
+        function: Box<str>,
+        /// Calls since the previous event for the process and function, successful or not.
+        calls: u64,
+    },
     /// GPU activity other than memory calls: launches, kernel names, copies.
     Activity(GpuActivity),
     /// `cuCtxSetLimit` set a limit that takes device memory.

@@ -31,6 +31,10 @@ pub struct Uncertainty {
     /// known whether they were executed or recorded into the graph. The bounds cover both. Also the
     /// implied frees of ended processes, whose calls never returned.
     pub ambiguous_calls: u64,
+    /// Calls of memory functions that this version does not know: what they allocated is in no total
+    /// and in no bound. In a snapshot, over the whole trace, including ended processes; in a process,
+    /// its own.
+    pub unknown_calls: u64,
 }
 
 /// Calls whose records arrived, by class. Together with the [`LostTotals`] of a class, these are
@@ -81,6 +85,7 @@ impl Uncertainty {
             && !self.before_trace
             && self.unknown_context == 0
             && self.ambiguous_calls == 0
+            && self.unknown_calls == 0
             && self.capture_ended.is_none()
     }
 }

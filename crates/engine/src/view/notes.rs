@@ -25,6 +25,12 @@ pub enum Note {
         /// Bounds of the live device memory of the listed processes.
         live: (Bytes, Bytes),
     },
+    /// Memory functions that this version does not know were called: what they allocated is not
+    /// counted.
+    UnknownCalls {
+        /// Calls by function (untrusted).
+        functions: Vec<(Box<str>, u64)>,
+    },
     /// Processes started before the trace: their earlier memory is known from the driver only.
     BeforeTrace {
         /// Number of processes.
@@ -67,7 +73,13 @@ pub enum Note {
 impl Note {
     /// Whether it makes values inexact.
     pub const fn is_inexact(&self) -> bool {
-        matches!(self, Self::CaptureEnded { .. } | Self::NotExact { .. } | Self::BeforeTrace { .. })
+        matches!(
+            self,
+            Self::CaptureEnded { .. }
+                | Self::NotExact { .. }
+                | Self::UnknownCalls { .. }
+                | Self::BeforeTrace { .. }
+        )
     }
 
     /// Name in JSON.
@@ -75,6 +87,7 @@ impl Note {
         match self {
             Self::CaptureEnded { .. } => "capture_ended",
             Self::NotExact { .. } => "not_exact",
+            Self::UnknownCalls { .. } => "unknown_calls",
             Self::BeforeTrace { .. } => "before_trace",
             Self::NoDeviceMemory { .. } => "no_device_memory",
             Self::NoDriverUsage => "no_driver_usage",
@@ -94,6 +107,10 @@ pub(super) fn of(snapshot: &Snapshot, gpus: &[GpuRow<'_>]) -> Vec<Note> {
     if is_lost || unknown_context > 0 || ambiguous_calls > 0 || listed.live_min < listed.live_max {
         let live = (listed.live_min, listed.live_max);
         notes.push(Note::NotExact { lost: listed.lost, unknown_context, ambiguous_calls, live });
+    }
+    if !snapshot.unknown_calls.is_empty() {
+        let functions = snapshot.unknown_calls.clone().into_iter().collect();
+        notes.push(Note::UnknownCalls { functions });
     }
     let before = snapshot.processes.iter().filter(|process| process.before_trace).count() as u64;
     if before > 0 {

@@ -1,6 +1,6 @@
 //! Effects of lost records.
 
-use engine::snapshot::ReceivedCalls;
+use engine::snapshot::{MAX_UNKNOWN_FUNCTIONS, ReceivedCalls};
 
 use super::*;
 
@@ -19,6 +19,33 @@ fn any_lost_record_makes_the_report_inexact_with_its_time() {
         assert_eq!(snapshot.uncertainty.lost.events(), 2);
         assert_eq!(snapshot.uncertainty.lost.since, Some(Timestamp(60)));
     }
+}
+
+#[test]
+fn calls_of_unknown_functions_make_their_process_inexact() {
+    let trace =
+        format!("{HELD}\n 1 unknown cuMemNew calls=2\n 2 process 100\n 1 unknown cuMemNew calls=3");
+    let snapshot = after(&format!("{trace}\n 1 unknown cuArrayNew calls=1"));
+    let calls: Vec<_> =
+        snapshot.unknown_calls.iter().map(|(name, calls)| (&**name, *calls)).collect();
+    assert_eq!(calls, [("cuArrayNew", 1), ("cuMemNew", 5)]);
+    assert_eq!((snapshot.uncertainty.exact(), snapshot.uncertainty.unknown_calls), (false, 6));
+    assert_eq!(bounds(&snapshot.uncertainty), (14, 14), "their memory is in no bound");
+    let mut own: Vec<_> = snapshot
+        .processes
+        .iter()
+        .map(|one| (one.uncertainty.exact(), one.uncertainty.unknown_calls))
+        .collect();
+    own.sort_unstable();
+    assert_eq!(own, [(false, 6), (true, 0)]);
+}
+
+#[test]
+fn unknown_functions_beyond_the_limit_are_counted_together() {
+    let calls: String = (0..100).map(|n| format!("\n1 unknown f{n} calls=1")).collect();
+    let unknown = after(&format!("1 process 100{calls}")).unknown_calls;
+    assert_eq!((unknown.len(), unknown.values().sum::<u64>()), (MAX_UNKNOWN_FUNCTIONS, 100));
+    assert_eq!(unknown["other functions"], 100 - (MAX_UNKNOWN_FUNCTIONS as u64 - 1));
 }
 
 #[test]

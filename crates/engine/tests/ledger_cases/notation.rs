@@ -135,6 +135,10 @@ fn event_kind(words: &[&str], of_thread: bool) -> EventKind {
         "gpu_free" => EventKind::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
         "usage_lost" => EventKind::DriverUsageLost,
         "lost" => EventKind::Lost(lost(rest)),
+        "unknown" => EventKind::UnknownCalls {
+            function: rest[0].into(),
+            calls: value(rest, "calls").map_or(0, decimal),
+        },
         "create" => EventKind::Object(ObjectCall::Created {
             kind: object(rest[0]),
             handle: key(rest[1]).value,

@@ -355,3 +355,18 @@ fn unlisted_gpu_has_empty_labels() {
     assert_eq!((&*sample.labels[0], &*sample.labels[1]), ("", ""));
     assert_eq!(sample.value, SampleValue::Whole(9));
 }
+
+#[test]
+fn calls_of_unknown_functions_are_counted_by_function() {
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    assert!(fixture.metrics().samples("vramscope_unknown_calls_total").is_empty());
+    fixture.begin(1, 1, "p");
+    for function in ["cuMemNew", "cuArrayNew", "cuMemNew"] {
+        let function = function.into();
+        fixture.apply(1, EventKind::UnknownCalls { function, calls: 2 });
+    }
+    let metrics = fixture.metrics();
+    assert_eq!(whole(&metrics, "vramscope_unknown_calls_total", &["cuMemNew"]), 4);
+    assert_eq!(whole(&metrics, "vramscope_unknown_calls_total", &["cuArrayNew"]), 2);
+    assert_eq!(whole(&metrics, "vramscope_exact", &[]), 0);
+}

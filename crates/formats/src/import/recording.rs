@@ -19,11 +19,12 @@ use crate::export::GpuLabel;
 use crate::recording::{FunctionLookup, RecordingReader, RecordingRow};
 
 /// Warnings that the notes of the recorded state contain in more detail.
-pub(crate) const STATE_WARNINGS: [&str; 4] = [
+pub(crate) const STATE_WARNINGS: [&str; 5] = [
     "events lost (ring buffer full); totals exclude them",
     "processes started before the trace; earlier allocations are missing",
     "allocations are in unknown contexts and may have been released",
     "calls have an ambiguous effect: recorded by a stream capture or executed, racing with another thread, or interrupted by the end of the process",
+    "calls of memory functions that vramscope did not know; what they allocated is not counted",
 ];
 
 /// Rows between two progress updates.
@@ -280,6 +281,7 @@ impl RecordingImport<'_> {
             (STATE_WARNINGS[1], before_trace as u64),
             (STATE_WARNINGS[2], self.unknown_context + listed.unknown_context),
             (STATE_WARNINGS[3], self.ambiguous_calls + listed.ambiguous_calls),
+            (STATE_WARNINGS[4], listed.unknown_calls),
             (
                 "processes number the GPUs differently than the first one; device names are those \
                  of the first",

@@ -375,6 +375,7 @@ call_rows! {
         "mig_instance" MigInstance(mig),
         "context_limit" Limit { limit: ContextLimit, value: Bytes },
         "mark" Mark { kind: MarkKind, label: Name },
+        "unknown_calls" UnknownCalls { function: Function, calls: Calls },
     }
     GpuActivity {
         "launches" Launches(launches),

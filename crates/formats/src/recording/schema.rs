@@ -95,7 +95,7 @@ columns! {
     FrameId "frame_id" U32 "number of a `frame` row",
     FreeFunction "free_function" Text "`free`: family of the function that freed the memory",
     NameSource "name_source" Text "`kernel_name`: source of the name, `call` or `memory`",
-    Function "function" Text "driver function that failed; in a `frame` row the function of the program",
+    Function "function" Text "driver function that failed or is unknown; in a `frame` row the function of the program",
     FunctionId "function_id" U16 "row of the hook table that the function had when it was recorded",
     Result "result" I32 "`CUresult`",
     UtcOffsetSeconds "utc_offset_seconds" I32 "`clock`: seconds east of UTC",
@@ -297,6 +297,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "",
     ),
     ("mark", "a user or program set a mark; `pid` is 0 for the whole host", "mark, name"),
+    (
+        "unknown_calls",
+        "calls since the last such row of a memory function that vramscope did not know: what they allocated is in no other row",
+        "function, calls",
+    ),
     (
         "lost",
         "events lost since the last such row",

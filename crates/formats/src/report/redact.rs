@@ -44,6 +44,8 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         marks: _,
         suspects_total: _,
         not_freed,
+        // Names of the driver.
+        unknown_calls: _,
     } = snapshot;
     let of_processes = processes.iter_mut().flat_map(|ProcessView { sites, .. }| sites);
     let sites = sites.iter_mut().chain(tensor_sites).chain(of_processes);

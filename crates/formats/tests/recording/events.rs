@@ -438,6 +438,7 @@ fn listed(kind: &EventKind) {
         | EventKind::Limit { .. }
         | EventKind::MigInstance(_)
         | EventKind::DriverUsageLost
+        | EventKind::UnknownCalls { .. }
         | EventKind::Lost(_)
         | EventKind::Activity(_)
         | EventKind::Object(_)
@@ -458,6 +459,8 @@ fn kind() -> BoxedStrategy<EventKind> {
         (any::<u64>(), name()).prop_map(|(site, text)| {
             EventKind::KeptBy(SiteName::Resolved(site), sanitized(&text).into())
         }),
+        (name(), any::<u64>())
+            .prop_map(|(function, calls)| EventKind::UnknownCalls { function, calls }),
         select(vec![
             EventKind::Exec,
             EventKind::Exit,

@@ -59,24 +59,24 @@ impl Default for CpuShare {
 /// Lets requests continue one at a time.
 pub(in crate::api) struct CpuGate {
     budget: Mutex<CpuBudget>,
+    /// Returns the CPU time of the calling thread.
+    thread_time: fn() -> Duration,
 }
 
 impl CpuGate {
     pub(in crate::api) fn new() -> Self {
         let budget = CpuBudget { at: Instant::now(), used: Duration::ZERO, balance: 0.0 };
-        Self { budget: Mutex::new(budget) }
+        Self { budget: Mutex::new(budget), thread_time }
     }
 
     /// Waits until CPU time is available. Must be called on the HTTP thread.
     pub(in crate::api) async fn pass(&self, cpu_share: &CpuShare) {
         let mut budget = self.budget.lock().await;
-        loop {
-            let used = thread_time();
-            cpu_share.used.store(used.as_nanos() as u64, Ordering::Relaxed);
-            let wait = budget.update(Instant::now(), used, cpu_share.share());
-            if wait.is_zero() {
-                return;
-            }
+        let used = (self.thread_time)();
+        cpu_share.used.store(used.as_nanos() as u64, Ordering::Relaxed);
+        let wait = budget.update(Instant::now(), used, cpu_share.share());
+        // Waking up takes CPU time, which the next request waits for: this one might wait forever.
+        if !wait.is_zero() {
             sleep(wait).await;
         }
     }
@@ -118,6 +118,20 @@ mod tests {
     use super::*;
 
     const SHARE: f64 = 0.1;
+
+    #[test]
+    fn request_waits_once_although_waking_up_takes_cpu_time() {
+        static READS: AtomicU64 = AtomicU64::new(0);
+        let thread_time = || Duration::from_millis(5 * READS.fetch_add(1, Ordering::Relaxed));
+        let gate = CpuGate { thread_time, ..CpuGate::new() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            for _ in 0..3 {
+                gate.pass(&CpuShare::default()).await;
+            }
+        });
+        assert_eq!(READS.load(Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn overuse_is_waited_for() {

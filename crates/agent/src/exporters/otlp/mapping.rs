@@ -55,6 +55,7 @@ pub(super) static METRIC_MAPPINGS: &[Row] = &[
     gauge(&catalog::DEGRADED, "vramscope.degradation_level", ""),
     count(&catalog::EVENTS, "vramscope.events", "{event}"),
     count(&catalog::LOST, "vramscope.lost_events", "{event}"),
+    count(&catalog::UNKNOWN_CALLS, "vramscope.unknown_calls", "{call}"),
     gauge(&catalog::EXACT, "vramscope.exact", ""),
     count(&catalog::HTTP, "vramscope.http.requests", "{request}"),
     gauge(&catalog::ALERTS, "vramscope.alerts.firing", "{alert}"),

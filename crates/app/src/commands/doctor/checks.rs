@@ -207,7 +207,7 @@ fn drivers() -> Vec<Driver> {
                     unknown_functions: image
                         .unknown
                         .iter()
-                        .map(|name| sanitize(name).into_owned())
+                        .map(|function| sanitize(&function.name).into_owned())
                         .collect(),
                     processes: in_use.iter().filter(|mapping| mapping.path == name).count(),
                 };

@@ -203,7 +203,7 @@ impl ReportRequest<'_> {
             AnalysisArg::Marks => {
                 // Phases are known once the file was read, so it is read twice.
                 let selection = input::selection(&options.filter);
-                let phases = input::read(&options.file, selection, &mut |_, _| ())?.info.phases();
+                let phases = input::read(&options.file, selection, &mut |_| ())?.info.phases();
                 let mut usage = PhaseAnalysis::new(scope, phases);
                 input = read(&mut |change| usage.observe(change))?;
                 self.write(out, &input, AnalysisResult::Marks(&usage.finish()))?

@@ -8,6 +8,7 @@ pub(crate) mod record;
 pub(crate) mod run;
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::commands::agent_report::AgentReport;
 use crate::files::leak_gate;
 use crate::io::output;
 use crate::io::output_file::{Planned, shown};
+use crate::io::signals::pipe_of;
 use crate::live::pipeline::LiveTrace;
 use crate::live::print;
 use crate::live::process_filter::ProcessFilter;
@@ -302,14 +304,13 @@ fn spawn(
 /// signals end the process at once.
 pub(crate) fn watch_signals() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let mut signals = pipe_of(&[SIGINT, SIGTERM]).context("cannot watch for signals")?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for (count, signal) in signals.forever().enumerate() {
-            flag.store(true, Ordering::Relaxed);
-            if count + 1 >= SIGNALS_TO_ABORT {
-                let _ = signal_hook::low_level::emulate_default_handler(signal);
-            }
+        if signals.read_exact(&mut [0; SIGNALS_TO_ABORT]).is_ok() {
+            let _ = signal_hook::low_level::emulate_default_handler(SIGTERM);
         }
     })?;
     Ok(interrupted)

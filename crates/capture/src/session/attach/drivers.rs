@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::files::Mapping;
 use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
-    DriverLibrary, DriverLibraryError, FileIdentity, MmapBatch, MmapWatcher, installed, scan_all,
-    scan_process,
+    DriverLibrary, DriverLibraryError, FileIdentity, MmapBatch, MmapWatcher, UnknownFunction,
+    installed, scan_all, scan_process,
 };
 use crate::plan::AttachPlan;
 use crate::session::liveness::start_of;
@@ -37,12 +37,13 @@ pub enum Notice {
         /// Number of those that the kernel has to single-step.
         stepped: usize,
     },
-    /// A driver is newer than the hook table: allocations of these functions are not counted.
+    /// A driver is newer than the hook table: calls of these functions are counted, and what they
+    /// allocate is not.
     UnknownFunctions {
         /// The library.
         path: PathBuf,
         /// Exported memory functions that are neither hooked nor known to need no hook.
-        functions: Vec<String>,
+        functions: Vec<Box<str>>,
     },
     /// A process loaded the in-process library.
     Wrapped {
@@ -130,6 +131,9 @@ pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of failures kept, so that each is reported once.
 const MAX_REPORTED_FAILURES: usize = 1024;
 
+/// Maximum number of unknown functions that are counted. Their numbers have 16 bits.
+const MAX_UNKNOWN_FUNCTIONS: usize = 4096;
+
 struct AttachedDriver {
     file: DriverLibrary,
     installed: bool,
@@ -161,6 +165,8 @@ pub(crate) struct DriverAttachments {
     /// Processes that mapped a library with an allocator since the last drain; true if some may be
     /// missing.
     allocators: (Vec<Pid>, bool),
+    /// Unknown memory functions of all drivers, by their number.
+    unknown_functions: Vec<Box<str>>,
     notices: Vec<Notice>,
 }
 
@@ -190,6 +196,7 @@ impl DriverAttachments {
             new_processes: Vec::new(),
             mapped: Vec::new(),
             allocators: (Vec::new(), false),
+            unknown_functions: Vec::new(),
             notices,
         }
     }
@@ -307,6 +314,26 @@ impl DriverAttachments {
         std::mem::take(&mut self.notices)
     }
 
+    /// Returns the unknown memory functions of all drivers, by the number in their probes.
+    pub(crate) fn unknown_functions(&self) -> &[Box<str>] {
+        &self.unknown_functions
+    }
+
+    /// Returns the probe points of the unknown functions of a library, and numbers those that are new.
+    fn unknown_points(&mut self, library: &DriverLibrary) -> Vec<ProbePoint> {
+        let known = &mut self.unknown_functions;
+        let room = MAX_UNKNOWN_FUNCTIONS.saturating_sub(known.len());
+        let number = |function: &UnknownFunction| {
+            let found = known.iter().position(|name| *name == function.name);
+            if found.is_none() {
+                known.push(function.name.clone());
+            }
+            let cookie = found.unwrap_or(known.len() - 1) as u64;
+            ProbePoint { offset: function.offset, cookie }
+        };
+        library.unknown.iter().take(room).map(number).collect()
+    }
+
     /// Returns the descriptors that are ready after new mappings.
     pub(crate) fn mmap_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.watch.iter().flat_map(MmapWatcher::fds)
@@ -411,6 +438,7 @@ impl DriverAttachments {
         } else {
             Vec::new()
         };
+        let unknown = self.unknown_points(&library);
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
@@ -419,8 +447,11 @@ impl DriverAttachments {
         let mut attachments = Vec::new();
         for scope in scopes {
             let launch_probes = ProbeSet::launches(loaded.config.activity.unwrap_or_default());
-            for (points, probe_set) in [(&calls, loaded.config.calls()), (&launches, launch_probes)]
-            {
+            for (points, probe_set) in [
+                (&calls, loaded.config.calls()),
+                (&launches, launch_probes),
+                (&unknown, ProbeSet::Unknown),
+            ] {
                 let outcome = attach(loaded, &file, &library.path, points, probe_set, scope);
                 attachments.push(outcome.map_err(|error| gone(error, scope))?);
             }
@@ -433,7 +464,7 @@ impl DriverAttachments {
         if !library.unknown.is_empty() {
             self.notices.push(Notice::UnknownFunctions {
                 path: library.path.clone(),
-                functions: library.unknown.clone(),
+                functions: library.unknown.iter().map(|one| one.name.clone()).collect(),
             });
         }
         self.attached.insert(

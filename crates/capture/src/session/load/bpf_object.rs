@@ -140,6 +140,8 @@ pub(crate) enum ProbeSet {
     Launches,
     /// Blocks of allocators in processes, one record each.
     Blocks,
+    /// Memory functions that the hook table does not know, which are counted.
+    Unknown,
     /// An empty program at entry, for measurements.
     EmptyEntry,
     /// An empty program at entry and return, for measurements.
@@ -154,7 +156,7 @@ impl ProbeSet {
 
     /// Returns whether one program serves both sides of a call, if the kernel supports that.
     pub(crate) const fn is_session(self) -> bool {
-        !matches!(self, Self::EmptyEntry | Self::Blocks)
+        !matches!(self, Self::EmptyEntry | Self::Blocks | Self::Unknown)
     }
 }
 
@@ -169,6 +171,8 @@ pub(crate) const fn programs(
         (ProbeSet::Calls, AttachMode::Single) => ("call_single_enter", Some("call_single_return")),
         (ProbeSet::Blocks, AttachMode::Session | AttachMode::Multi) => ("block_multi", None),
         (ProbeSet::Blocks, AttachMode::Single) => ("block_single", None),
+        (ProbeSet::Unknown, AttachMode::Session | AttachMode::Multi) => ("unknown_multi", None),
+        (ProbeSet::Unknown, AttachMode::Single) => ("unknown_single", None),
         (ProbeSet::EmptyEntry, _) => ("empty_launch", None),
         (ProbeSet::EmptyEntryAndReturn, _) => ("empty_call", None),
         (ProbeSet::Launches, AttachMode::Session) => ("launch_session", None),
@@ -184,6 +188,7 @@ impl LoadedObject {
         let (enter, leave) = programs(config.attach_mode, config.calls());
         wanted.push(enter);
         wanted.extend(leave);
+        wanted.push(programs(config.attach_mode, ProbeSet::Unknown).0);
         let launches = |options| programs(config.attach_mode, ProbeSet::launches(options)).0;
         wanted.extend(config.activity.map(launches));
         let tensors = config

@@ -41,6 +41,7 @@ pub(crate) struct ActivityCounters {
 pub(crate) struct ProgramActivity {
     launches: Option<Reported<wire::LaunchKey, LaunchCounts>>,
     copies: Option<Reported<wire::CopyKey, ReportedCopies>>,
+    pub(super) unknown: Option<Reported<wire::UnknownKey, u64>>,
     /// Activity that is not an event yet, because the first record of its process was not read.
     pub(crate) pending: Vec<Event>,
 }

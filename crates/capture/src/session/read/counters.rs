@@ -23,6 +23,8 @@ pub struct ProbeCounters {
     pub self_test: u64,
     /// Graph states that ended; captures of theirs may be left in the map.
     pub graphs: u64,
+    /// Calls of unknown memory functions.
+    pub unknown: u64,
 }
 
 impl ProbeCounters {
@@ -44,6 +46,7 @@ impl ProbeCounters {
             sum.no_state += value.no_state;
             sum.self_test += value.self_test;
             sum.graphs += value.graphs;
+            sum.unknown += value.unknown;
         }
         Ok(sum)
     }

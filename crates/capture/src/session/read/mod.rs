@@ -7,4 +7,5 @@ pub(super) mod map_reader;
 pub(super) mod record_ring;
 pub(super) mod ring;
 pub(super) mod table;
+pub(super) mod unknown_calls;
 pub(super) mod waiter;

@@ -13,7 +13,7 @@ use crate::decode::ExecGeneration;
 use crate::error::Error;
 use crate::in_process::SharedTable;
 use crate::session::processes::Program;
-use crate::wire::{CopyKey, FromWire, LaunchKey, LostKey, ToWire, parse};
+use crate::wire::{CopyKey, FromWire, LaunchKey, LostKey, ToWire, UnknownKey, parse};
 
 /// A table.
 pub(crate) enum Table {
@@ -65,7 +65,7 @@ macro_rules! counter_keys {
         }
     )*};
 }
-counter_keys!(CopyKey, LaunchKey, LostKey);
+counter_keys!(CopyKey, LaunchKey, LostKey, UnknownKey);
 
 /// Counters of all programs.
 pub(crate) struct CounterTable<K, V> {

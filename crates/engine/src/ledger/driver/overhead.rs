@@ -115,17 +115,6 @@ struct LimitAccount {
     is_estimated: bool,
 }
 
-/// A limit that the process has set, and what its calls changed.
-#[derive(Clone, Copy, Debug, Default)]
-struct LimitAccount {
-    value: Option<u64>,
-    calls: u64,
-    bytes: i128,
-    min: i128,
-    max: i128,
-    is_estimated: bool,
-}
-
 /// Memory of one process beyond its traced allocations.
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {

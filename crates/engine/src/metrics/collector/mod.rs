@@ -204,6 +204,9 @@ fn add_agent_stats(agent: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuil
     for (class, count) in snapshot.uncertainty.lost.records() {
         out.push_integer(&catalog::LOST, vec![class.into()], count);
     }
+    for (function, calls) in &snapshot.unknown_calls {
+        out.push_integer(&catalog::UNKNOWN_CALLS, vec![label(function)], *calls);
+    }
     out.push_integer(&catalog::EXACT, Vec::new(), u64::from(snapshot.uncertainty.exact()));
     for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(agent.http) {
         out.push_integer(&catalog::HTTP, vec![class.into()], count);

@@ -107,12 +107,7 @@ impl Naive {
                     self.end(old, ProcessEnd::Exec, event.time);
                 }
             }
-            EventKind::Exit => {
-                self.early.remove(&event.pid);
-                if let Some(old) = self.running.remove(&event.pid) {
-                    self.end(old, ProcessEnd::Exited, event.time);
-                }
-            }
+            EventKind::Exit => self.exit(event),
             EventKind::ThreadExit => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.ended_threads.insert(event.tid);
@@ -121,6 +116,7 @@ impl Naive {
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
             EventKind::Activity(_)
+            | EventKind::UnknownCalls { .. }
             | EventKind::DeviceHolders(_)
             | EventKind::Mark { .. }
             | EventKind::Limit { .. }
@@ -179,6 +175,13 @@ impl Naive {
         }
     }
 
+    fn exit(&mut self, event: &Event) {
+        self.early.remove(&event.pid);
+        if let Some(old) = self.running.remove(&event.pid) {
+            self.end(old, ProcessEnd::Exited, event.time);
+        }
+    }
+
     /// Returns the snapshot; bounds are those of a ledger without losses.
     pub(crate) fn snapshot(&mut self, at: Timestamp, options: &SnapshotOptions) -> Snapshot {
         let running: Vec<_> =
@@ -223,6 +226,7 @@ impl Naive {
                 capture_ended: None,
                 unknown_context: running.iter().map(Process::in_doubt).sum(),
                 ambiguous_calls: running.iter().map(Process::ambiguous_calls).sum(),
+                unknown_calls: 0,
             },
             processes: shown.iter().map(|process| process.view(at, options, self)).collect(),
             out_of_memory: Vec::new(),

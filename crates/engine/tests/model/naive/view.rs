@@ -33,6 +33,7 @@ impl Process {
             .collect();
         failures.sort_by_key(|failure| Reverse(failure.count));
         ProcessView {
+            mig: None,
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),
@@ -76,6 +77,7 @@ impl Process {
                 capture_ended: None,
                 unknown_context: self.in_doubt(),
                 ambiguous_calls: self.ambiguous_calls(),
+                unknown_calls: 0,
             },
         }
     }

@@ -60,6 +60,11 @@ pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
         live_bytes: Bytes(report.live_bytes),
         live_allocations: report.live_allocations,
         uncertainty: uncertainty(report.uncertainty.as_ref(), report.live_bytes),
+        unknown_calls: report
+            .unknown_calls
+            .iter()
+            .map(|(name, calls)| ((**name).into(), *calls))
+            .collect(),
         suspects: verdicts(&report.suspects, &mut stacks),
         suspects_total: report.suspects_total,
         other_verdicts: verdicts(&report.other_verdicts, &mut stacks),
@@ -198,6 +203,7 @@ fn uncertainty(entry: Option<&UncertaintyJson>, live: u64) -> Uncertainty {
         capture_ended: entry.capture_end_time.as_deref().map(time),
         unknown_context: entry.unknown_context,
         ambiguous_calls: entry.ambiguous_calls,
+        unknown_calls: entry.unknown_calls,
     }
 }
 

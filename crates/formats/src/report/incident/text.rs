@@ -170,6 +170,8 @@ fn inexact_reason(report: &IncidentReport<'_>) -> &'static str {
     let uncertainty = &report.snapshot.uncertainty;
     if uncertainty.lost.events() > 0 {
         "events were lost"
+    } else if uncertainty.unknown_calls > 0 {
+        "memory functions of a newer driver were called"
     } else if uncertainty.before_trace {
         "processes hold memory from before the trace, known only in total"
     } else if uncertainty.unknown_context > 0 {

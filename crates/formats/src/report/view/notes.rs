@@ -5,6 +5,7 @@ use engine::snapshot::LostTotals;
 use engine::view::Note;
 
 use crate::WallClock;
+use crate::sanitize::sanitize;
 
 /// Returns a note as one sentence without a full stop.
 pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
@@ -29,6 +30,19 @@ pub fn text(note: &Note, clock: Option<&WallClock>) -> String {
             let (min, max) = live;
             reasons.push(format!("true device memory of the listed processes is {min} to {max}"));
             format!("NOT EXACT: {}", reasons.join("; "))
+        }
+        Note::UnknownCalls { functions } => {
+            let calls: Vec<String> = functions
+                .iter()
+                .map(|(name, calls)| {
+                    let noun = if *calls == 1 { "call" } else { "calls" };
+                    format!("{calls} {noun} of {}", sanitize(name))
+                })
+                .collect();
+            let calls = calls.join(", ");
+            format!(
+                "NOT EXACT: {calls}: what they allocate is not counted; use a newer version of vramscope"
+            )
         }
         Note::BeforeTrace { processes } => {
             let (subject, their) =

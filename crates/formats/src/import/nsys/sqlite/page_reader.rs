@@ -277,7 +277,7 @@ impl ReadAhead {
             (self.first, self.pages) = (number, pages);
         }
         let at = number.wrapping_sub(self.first) as usize * file.page;
-        Ok(self.bytes.get(at..at + file.page).ok_or(Failed::Unusual)?)
+        self.bytes.get(at..at + file.page).ok_or(Failed::Unusual)
     }
 }
 

@@ -69,6 +69,9 @@ json_objects! {
         not_freed_bytes: u64 = device_bytes(&ended),
         uncertainty?: Option<UncertaintyJson> = (!bounded.exact())
             .then(|| UncertaintyJson::new(&bounded, Some(listed.lost.processes), context)),
+        /// Calls of memory functions that this version does not know; absent if there are none.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        unknown_calls: BTreeMap<Word, u64> = snapshot.unknown_calls.iter().map(|(name, calls)| (sanitized(name).into(), *calls)).collect(),
         #[serde(flatten)]
         view: ViewJson = ViewJson::new(&rows, Some(&context.clock), MAX_LEAKS),
         processes: Vec<ProcessJson> = processes(snapshot, &rows, context),
@@ -141,6 +144,8 @@ json_objects! {
         implied_frees: u64 = uncertainty.implied_frees,
         unknown_context: u64 = uncertainty.unknown_context,
         ambiguous_calls: u64 = uncertainty.ambiguous_calls,
+        #[serde(default)]
+        unknown_calls: u64 = uncertainty.unknown_calls,
         before_trace: bool = uncertainty.before_trace,
         lost_since?: Option<String> = lost.since.map(|at| context.clock.precise(at)),
         /// Only if capture ended early.
