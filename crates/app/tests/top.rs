@@ -186,6 +186,8 @@ fn once_prints_one_screen_or_json() {
     let json = stdout(&run(&["top", &recording(), "--once", "--json"]));
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["leaking_processes"], 2);
+    let refused = run(&["top", "--", "true"]);
+    assert!(stderr(&refused).contains("`vramscope run -- CMD` prints reports"));
     let refused = run(&["top", &recording()]);
     assert!(stderr(&refused).contains("--once"), "{}", stderr(&refused));
     assert_eq!(refused.status.code(), Some(2));
@@ -236,7 +238,7 @@ fn command_is_shown_without_root() {
     );
     let steps = json!([
         {"wait": "workload"}, {"wait": "in-process"}, {"screen": "processes"},
-        {"keys": ENTER}, {"wait": "› sites"}, {"wait": "PLACE"},
+        {"keys": ENTER}, {"wait": "› sites"}, {"wait": "threads.rs"},
         {"keys": ENTER}, {"wait": "call stack, innermost first"}, {"keys": "q"},
         {"wait": "continues; Ctrl-C interrupts it"}, {"run": format!("touch {}", ended.display())},
         {"exit": true}

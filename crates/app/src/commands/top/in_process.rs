@@ -3,9 +3,9 @@
 //! The terminal belongs to the view, so the output of the command goes to a file and is printed
 //! afterwards. It is not a pipe: the command must be able to write if vramscope is killed.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -89,17 +89,10 @@ struct OutputPrinter {
 
 impl OutputPrinter {
     fn create() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("vramscope-{}-output", std::process::id()));
-        // Left by a process with this id that was killed at once.
-        let _ = fs::remove_file(&path);
-        let mut options = File::options();
-        options.read(true).append(true).create_new(true).mode(0o600);
-        let file = options.open(&path);
-        let file = file.with_context(|| {
-            format!("{}: cannot be created for the output of the command", path.display())
-        })?;
-        fs::remove_file(&path)?;
-        Ok(Self { file, printed: 0 })
+        let file = tempfile::Builder::new().prefix("vramscope-").append(true).tempfile();
+        let file =
+            file.context("cannot create a file for the output of the command; set TMPDIR")?;
+        Ok(Self { file: file.into_file(), printed: 0 })
     }
 
     /// Leaves out what is older than the last `max` bytes.

@@ -32,7 +32,11 @@ const LOCAL_AGENT: &str = "http://127.0.0.1:9754";
 /// Runs the verb.
 pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
     if !options.once && !output::is_terminal() {
-        bail!("standard output is not a terminal; --once prints one screen as text");
+        let other = match options.command[..] {
+            [] => "--once prints one screen as text",
+            _ => "`vramscope run -- CMD` prints reports",
+        };
+        bail!("standard output is not a terminal; {other}");
     }
     let view = TopOptions {
         interval: options.interval,
