@@ -18,7 +18,7 @@ pub(crate) mod trace_mode;
 pub use crate::session::trace_mode::{AllocatorMode, StackMode};
 pub use attach::drivers::Notice;
 pub use driver_reports::DriverReports;
-pub use liveness::parent_of;
+pub use liveness::{HostStatus, host_status};
 pub use load::attach_mode::probe_host;
 pub use load::bpf_log::recent;
 pub(crate) use load::bpf_log::verifier_error;

@@ -40,9 +40,7 @@ pub fn news(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    for oom in &snapshot.out_of_memory {
-        write_out_of_memory(out, oom, &context.gpus, &context.clock, style)?;
-    }
+    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock, style)?;
     anomalies(out, &snapshot.anomalies, context, style)
 }
 
@@ -124,7 +122,7 @@ fn section(
     }
     failures(out, process, context, style)?;
     api_misuse(out, &process.api_misuse, style)?;
-    match &process.activity {
+    match process.activity.as_ref().filter(|activity| activity.launches > 0) {
         Some(activity) => kernels::text::section(out, activity, style),
         None => Ok(()),
     }
