@@ -12,9 +12,10 @@ use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
 use serde_json::Value;
 
+use crate::harness::agent::Agent;
 use crate::harness::files::{run, stderr};
 use crate::harness::http::{response, serve_once};
-use crate::harness::{self, TestEnv, VRAMSCOPE};
+use crate::harness::{self, TestEnv, VRAMSCOPE, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -52,6 +53,29 @@ fn preexisting_processes_are_advised_by_driver_usage() {
         advice["notes"][0].as_str().unwrap().contains("started before the trace"),
         "{advice:#}"
     );
+}
+
+#[test]
+fn running_agent_gives_the_same_advice() {
+    let env = shared();
+    let agent = Agent::start(&env, &[]);
+    let workload = env.hold(0, 1, 700 * MIB);
+    let pid = workload.pid();
+    let advice = until(
+        "advice on the process",
+        || agent.messages(),
+        || {
+            let output = run(&["advise", "--json", "--agent", &agent.address]);
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+            let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let steps = advice["gpus"][0]["steps"].as_array()?;
+            let has_all =
+                steps.iter().any(|one| one["pid"] == pid && one["freed_bytes"] == 800 * MIB);
+            has_all.then_some(advice)
+        },
+    );
+    assert_eq!(step(&advice, 0, pid)["action"], "stop");
+    assert!(advice["time"].is_string(), "{advice:#}");
 }
 
 #[test]

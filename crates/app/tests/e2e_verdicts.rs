@@ -184,7 +184,7 @@ fn assert_agent_agrees(state: &Value, text: &str, report: &Value) {
     };
     assert_eq!(rows(&of_agent), rows(text), "{of_agent}");
     let AgentState { snapshot, context, .. } =
-        formats::import::agent::snapshot(state.to_string().as_bytes()).unwrap();
+        formats::import::agent::snapshot(state.to_string().as_bytes(), |clock| clock).unwrap();
     let gpu = |gpu: &GpuLabel| GpuInfo {
         id: gpu.id,
         uuid: (&*gpu.uuid).into(),

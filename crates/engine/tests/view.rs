@@ -10,12 +10,13 @@ use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, Language, SiteName};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
-    DeviceView, GpuView, LibraryView, ProcessEnd, ProcessView, Snapshot, SnapshotOptions, Undecided,
+    DeviceView, GpuView, LibraryView, ProcessEnd, ProcessView, SiteHistory, SiteView, Snapshot,
+    SnapshotOptions, Undecided,
 };
 use engine::verdict::{Confidence, Evidence, Resource, SiteVerdict, Verdict};
 use engine::view::{
     GpuFacts, GroupBy, GroupRow, GroupTotals, Grouping, LeakResource, Note, ProcessOrder,
-    ProcessState, UsageHistory, View, group_label, tree,
+    ProcessState, UsageHistory, View, functions, group_label, tree,
 };
 
 const GIB: u64 = 1 << 30;
@@ -386,7 +387,7 @@ fn groups_have_labels_and_sums() {
 }
 
 #[test]
-fn history_follows_what_is_listed() {
+fn history_has_charts_of_earlier_views_and_of_what_exited() {
     let mut history = UsageHistory::default();
     for number in 0..200 {
         let mut one = process(1, 0, "a");
@@ -398,9 +399,47 @@ fn history_follows_what_is_listed() {
     }
     let key = |pid: u32| ProcessKey { pid: Pid(pid), start: 1 };
     assert_eq!(history.process(key(1), u64::MAX), (80..200).collect::<Vec<_>>());
-    assert_eq!(history.process(key(1), 81), [80, 81]);
+    assert_eq!(history.process(key(1), 2), [0, 1, 2]);
+    assert_eq!(history.process(key(2), 3).len(), 4);
+    assert_eq!(history.gpu(Some(GpuId(0)), 80).len(), 81);
+    // After the longest time that a view can go back to.
+    let empty = Snapshot::default();
+    (200..1000).for_each(|number| history.push(&View::of(&empty, &[]), number));
     assert_eq!(history.process(key(2), u64::MAX), []);
-    assert_eq!(history.gpu(Some(GpuId(0)), 80).len(), 1);
+}
+
+#[test]
+fn functions_have_own_and_total_memory() {
+    let site = |function: &str, line: u32, bytes: u64| SiteView {
+        frames: [python(function, line), python("epoch", 9), python("epoch", 9)].into(),
+        live_bytes: Bytes(bytes),
+        live_allocations: 2,
+        name: SiteName::Resolved(u64::from(line)),
+        grown: 0,
+        bytes_total: Bytes(0),
+        allocations_total: 0,
+        freed_total: 0,
+        peak_bytes: Bytes(0),
+        peak_at: None,
+        seen: (Timestamp(0), Timestamp(0)),
+        lifetimes: Vec::new(),
+        longest_lifetime: None,
+        growth: SiteHistory::default(),
+        kinds: Vec::new(),
+        objects: Vec::new(),
+        processes: Vec::new(),
+    };
+    let sites =
+        [site("batch", 1, 10), site("batch", 2, 20), site("epoch", 3, 5), site("nothing", 4, 0)];
+    let rows = functions(sites.iter(), true);
+    let values = |name: &str| {
+        let row = rows.iter().find(|row| &*row.frame.function == name)?;
+        Some((row.total, row.own, row.allocations))
+    };
+    assert_eq!(values("epoch"), Some((35, 5, 6)));
+    assert_eq!(values("batch"), Some((30, 30, 4)));
+    assert_eq!(values("nothing"), None);
+    assert_eq!(&*rows[0].frame.function, "epoch");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use engine::metrics::{Metric, MetricSet, Sample, SampleValue, catalog};
 use engine::model::Pid;
 use engine::snapshot::{ProcessView, SiteProcess, SiteView};
 use engine::view::{Leak, ProcessRow, View};
+use formats::report::advice::{AdviceReport, GpuAdvice};
 use formats::report::live::json::{ProcessJson, ReportJson, SiteJson};
 use formats::report::verdict::json::SiteVerdictJson;
 use formats::report::view::page::{
@@ -101,6 +102,20 @@ pub(super) fn processes(published: &Visible, query: ListQuery) -> List<ProcessJs
         let all = all.filter_map(|one| row_of(view, one));
         List::new("processes", all, query, |row| process_json(row, published))
     })
+}
+
+/// `advice`; every answer has a time already.
+#[derive(Serialize)]
+pub(super) struct Advice {
+    gpus: Vec<GpuAdvice>,
+    notes: Vec<String>,
+}
+
+impl Advice {
+    pub(super) fn of(report: AdviceReport) -> Self {
+        let AdviceReport { time: _, gpus, notes } = report;
+        Self { gpus, notes }
+    }
 }
 
 /// `processes/PID`.

@@ -198,7 +198,9 @@ async fn gpus(State(api): ApiState, _: NoQuery) -> ApiResult {
 }
 
 async fn advice(State(api): ApiState, _: NoQuery) -> ApiResult {
-    api.answer(&api.visible()?, "advice", ListQuery::ALL, |it| api.shared.incidents.advice(it))
+    api.answer(&api.visible()?, "advice", ListQuery::ALL, |it| {
+        answers::Advice::of(api.shared.incidents.advice(it))
+    })
 }
 
 fn explain(it: &Visible, query: ListQuery) -> ExplainReport {

@@ -60,7 +60,7 @@ function to driver.tsv and the rest to invalid.tsv.";
 #[derive(Args)]
 pub(crate) struct FileFilterArgs {
     /// Only this process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, alias = "process", value_name = "PID")]
     pub(crate) pid: Option<u32>,
     /// Only this CUDA device ordinal
     #[arg(long, value_name = "N")]

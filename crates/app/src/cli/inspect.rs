@@ -77,7 +77,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_units::size)]
     pub(crate) need: Option<Bytes>,
     /// Only suggestions for this process (may be repeated)
-    #[arg(short, long = "pid", value_name = "PID")]
+    #[arg(short, long = "pid", alias = "process", value_name = "PID")]
     pub(crate) pid: Vec<u32>,
     /// How long to observe live processes
     #[arg(
@@ -135,7 +135,7 @@ pub(crate) struct ExplainArgs {
 #[derive(Args)]
 pub(crate) struct ProgramArgs {
     /// Python process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, alias = "process", value_name = "PID")]
     pub(crate) pid: u32,
     #[command(flatten)]
     pub(crate) format: FormatOptions,

@@ -127,6 +127,8 @@ fn explain_error(error: &clap::Error) -> Outcome {
         Err(mut error) => {
             // The tip to pass a misspelled option to CMD misleads.
             error.remove(ContextKind::Suggested);
+            // All of them with their aliases; the help is easier to read.
+            error.remove(ContextKind::ValidSubcommand);
             drop(error.print());
         }
         Ok(_) => output::log(&error.render().to_string()),

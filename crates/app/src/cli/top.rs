@@ -35,7 +35,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "FILE", requires = "agent")]
     pub(crate) token_file: Option<PathBuf>,
     /// Only process PID (may be repeated)
-    #[arg(short, long = "pid", value_name = "PID")]
+    #[arg(short, long = "pid", alias = "process", value_name = "PID")]
     pub(crate) pid: Vec<u32>,
     /// Also probe this libcuda.so.1, in addition to those found
     #[arg(long, value_name = "PATH")]
@@ -55,7 +55,8 @@ pub(crate) struct TopArgs {
     /// Stop after this long; with --once, how long to observe [default: 2s]
     #[arg(short, long, value_name = "DURATION", value_parser = parse_units::time)]
     pub(crate) duration: Option<Duration>,
-    /// Only processes that contain this text in their pid, user, program, container or line
+    /// Only processes that match each word: a text in their pid, user, program, container or line, or
+    /// a comparison such as used>1G, growth>0, age<10m
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Also count kernel launches and memory copies

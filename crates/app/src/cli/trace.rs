@@ -63,7 +63,7 @@ injection library that is already configured is also started. Works without root
 #[derive(Args, Default)]
 pub(crate) struct TargetArgs {
     /// Trace process PID (may be repeated)
-    #[arg(short, long = "pid", value_name = "PID", conflicts_with = "all")]
+    #[arg(short, long = "pid", alias = "process", value_name = "PID", conflicts_with = "all")]
     pub(crate) pid: Vec<u32>,
     // rustdoc would read the brackets of a doc comment as a link.
     #[arg(short, long, help = "Trace all processes, including ones started later [default]")]

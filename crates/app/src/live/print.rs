@@ -56,6 +56,15 @@ impl LiveView {
     }
 }
 
+/// Returns the message for a leak number that does not exist.
+pub(crate) fn no_such_leak(number: usize, leaks: usize) -> String {
+    match leaks {
+        0 => format!("there is no leak {number}: none was found"),
+        1 => format!("there is no leak {number}; the only one is leak 1"),
+        _ => format!("there is no leak {number}; they are numbered from 1 to {leaks}"),
+    }
+}
+
 /// Writes a report; `last`: options of the last one.
 pub(crate) fn print(
     out: &mut dyn Write,

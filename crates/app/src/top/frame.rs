@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use engine::model::{Nanos, Pid, ProcessKey, Timestamp};
+use engine::model::{Bytes, Nanos, Pid, ProcessKey, Timestamp};
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::view::{UsageHistory, View};
 use formats::export::ReportContext;
@@ -23,6 +23,8 @@ pub(crate) struct HostFrame {
     pub(crate) events: Vec<Incident>,
     /// Parents of processes, where known.
     pub(crate) parents: BTreeMap<Pid, Pid>,
+    /// Resident host memory of processes, where known.
+    pub(crate) resident: BTreeMap<Pid, Bytes>,
     /// What is missing, and how to get it.
     pub(crate) missing: Option<String>,
     /// Whether source files can be read here: the processes run on this host.
@@ -39,6 +41,7 @@ impl HostFrame {
             incidents: Vec::new(),
             events: Vec::new(),
             parents: BTreeMap::new(),
+            resident: BTreeMap::new(),
             missing: None,
             is_local: false,
         }
@@ -46,9 +49,9 @@ impl HostFrame {
 
     /// Returns the state of this host.
     pub(crate) fn local(snapshot: Snapshot, context: ReportContext) -> Self {
-        let parents = parents(&snapshot);
+        let (parents, resident) = host_facts(&snapshot);
         let frame = Self::new(formats::hostname::name(), snapshot, context);
-        Self { parents, is_local: true, ..frame }
+        Self { parents, resident, is_local: true, ..frame }
     }
 
     /// Returns a process.
@@ -66,21 +69,23 @@ impl HostFrame {
 /// Limit of ancestors that are looked up.
 const MAX_ANCESTORS: usize = 64;
 
-/// Returns the ancestors of all running processes of a snapshot of this host.
-fn parents(snapshot: &Snapshot) -> BTreeMap<Pid, Pid> {
-    let mut parents = BTreeMap::new();
+/// Returns the ancestors and the resident memory of all running processes of a snapshot of this host.
+fn host_facts(snapshot: &Snapshot) -> (BTreeMap<Pid, Pid>, BTreeMap<Pid, Bytes>) {
+    let (mut parents, mut resident) = (BTreeMap::new(), BTreeMap::new());
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         let mut pid = process.key.pid;
         for _ in 0..MAX_ANCESTORS {
-            if parents.contains_key(&pid) {
+            if resident.contains_key(&pid) {
                 break;
             }
-            let Some(parent) = capture::session::parent_of(pid) else { break };
+            let Some(status) = capture::session::host_status(pid) else { break };
+            resident.insert(pid, status.resident);
+            let Some(parent) = status.parent else { break };
             parents.insert(pid, parent);
             pid = parent;
         }
     }
-    parents
+    (parents, resident)
 }
 
 /// State of all hosts.

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use engine::view::{GroupBy, ProcessOrder};
+use engine::view::{GroupBy, ProcessOrder, SiteOrder};
 use formats::report::tables::processes::ProcessColumn;
+use formats::report::tables::sites;
 use ratatui::crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 
 use super::pages::listing::{Cursor, Target};
-use super::state::{Overlay, Page, State, Tab};
+use super::state::{MemoryBy, Overlay, Page, State, Tab};
 
 /// Longest filter.
 const MAX_FILTER_CHARS: usize = 100;
@@ -40,8 +41,9 @@ pub(crate) const HELP: &[(&str, &str)] = &[
     ("Enter →, Esc ←", "into: sites, call stack, allocations; back"),
     ("Tab, 1 to 6", "next list; processes, suspects, tensors, objects, kernels, incidents"),
     ("s, < >, I", "sort: urgency, used, growth, time to full, age, count; reverse"),
-    ("/", "filter by pid, user, program, container or line"),
+    ("/", "filter: texts such as a user, program or line, and used>1G, growth>0, age<10m"),
     ("l", "only what leaks"),
+    ("m", "memory of a process by site, function, thread or library"),
     ("u c g p H", "group by user, container or pod, GPU, process tree, host; Enter folds"),
     ("o", "choose columns"),
     ("Space", "freeze the screen; counting goes on. A replay stops"),
@@ -87,15 +89,14 @@ fn on_key(state: &mut State, key: KeyEvent) -> Action {
 }
 
 fn type_filter(state: &mut State, key: KeyCode) {
+    let is_end = matches!(key, KeyCode::Enter | KeyCode::Esc);
+    state.is_typing &= !is_end;
+    let Some(filter) = state.page_filter() else { return };
     match key {
-        KeyCode::Enter => state.is_typing = false,
-        KeyCode::Esc => {
-            state.is_typing = false;
-            state.filter.clear();
-        }
-        KeyCode::Backspace => drop(state.filter.pop()),
-        KeyCode::Char(c) if state.filter.chars().count() < MAX_FILTER_CHARS && !c.is_control() => {
-            state.filter.push(c);
+        KeyCode::Esc => filter.clear(),
+        KeyCode::Backspace => drop(filter.pop()),
+        KeyCode::Char(c) if filter.chars().count() < MAX_FILTER_CHARS && !c.is_control() => {
+            filter.push(c);
         }
         _ => {}
     }
@@ -155,17 +156,20 @@ fn choose(state: &mut State, key: KeyCode) {
         KeyCode::Enter | KeyCode::Right => enter(state),
         KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => back(state),
         KeyCode::Tab => next_tab(state, 1),
-        KeyCode::BackTab => next_tab(state, Tab::ALL.len() - 1),
+        KeyCode::BackTab => next_tab(state, -1),
         KeyCode::Char(digit @ '1'..='6') => {
             let index = digit.to_digit(10).unwrap_or(1) as usize - 1;
             Tab::ALL.get(index).into_iter().for_each(|tab| state.show_tab(*tab));
         }
         KeyCode::Char('a') => state.show_tab(Tab::Suspects),
         KeyCode::Char('t') => state.show_tab(Tab::Tensors),
-        KeyCode::Char('/') => state.is_typing = true,
+        KeyCode::Char('/') => state.is_typing = state.page_filter().is_some(),
+        KeyCode::Char('m') => {
+            state.memory_by = next(&MemoryBy::ALL, state.memory_by, 1);
+        }
         KeyCode::Char('l') => state.only_leaks = !state.only_leaks,
         KeyCode::Char('s' | '>') => sort(state, 1),
-        KeyCode::Char('<') => sort(state, ProcessOrder::ALL.len() - 1),
+        KeyCode::Char('<') => sort(state, -1),
         KeyCode::Char('I') => state.is_reversed = !state.is_reversed,
         KeyCode::Char('u') => group(state, GroupBy::User),
         KeyCode::Char('c') => group(state, GroupBy::Container),
@@ -219,17 +223,31 @@ fn open_overlay(state: &mut State, overlay: Overlay) {
     state.overlay = Some((overlay, Cursor::default()));
 }
 
-fn next_tab(state: &mut State, by: usize) {
-    let now = Tab::ALL.iter().position(|tab| *tab == state.tab()).unwrap_or(0);
-    let next = Tab::ALL.get((now + by) % Tab::ALL.len()).copied();
-    state.show_tab(next.unwrap_or(Tab::Processes));
+fn next_tab(state: &mut State, by: isize) {
+    state.show_tab(next(&Tab::ALL, state.tab(), by));
 }
 
-fn sort(state: &mut State, by: usize) {
-    let now = ProcessOrder::ALL.iter().position(|order| *order == state.order).unwrap_or(0);
-    let next = ProcessOrder::ALL.get((now + by) % ProcessOrder::ALL.len()).copied();
-    state.order = next.unwrap_or_default();
-    state.message = Some(format!("sorted by {}", state.order.name()));
+/// Returns the value `by` places after the current one, in a circle.
+fn next<T: Copy + PartialEq>(all: &[T], now: T, by: isize) -> T {
+    let index = all.iter().position(|one| *one == now).unwrap_or(0);
+    let length = isize::try_from(all.len()).unwrap_or(1);
+    let index = index.saturating_add_signed(by.rem_euclid(length)) % all.len();
+    all.get(index).copied().unwrap_or(now)
+}
+
+fn sort(state: &mut State, by: isize) {
+    let name = match state.page() {
+        Page::Sites { .. } if state.memory_by == MemoryBy::Site => {
+            state.site_order = next(&SiteOrder::ALL, state.site_order, by);
+            state.site_order.name()
+        }
+        Page::Tab(Tab::Processes) => {
+            state.order = next(&ProcessOrder::ALL, state.order, by);
+            state.order.name()
+        }
+        _ => return,
+    };
+    state.message = Some(format!("sorted by {name}"));
 }
 
 fn group(state: &mut State, by: GroupBy) {
@@ -261,10 +279,11 @@ fn toggle(state: &mut State, group: String) {
 
 /// Goes back, or drops a filter.
 fn back(state: &mut State) {
+    if state.page_filter().is_some_and(|filter| !std::mem::take(filter).is_empty()) {
+        return;
+    }
     if state.pages.len() > 1 {
         state.pages.pop();
-    } else if !state.filter.is_empty() {
-        state.filter.clear();
     } else {
         state.only_leaks = false;
     }
@@ -306,16 +325,32 @@ fn click(state: &mut State, x: u16, y: u16) {
 
 /// Sorts by the column that was clicked; again: in reverse.
 fn sort_by_column(state: &mut State, column: usize) {
+    if matches!(state.page(), Page::Sites { .. }) && state.memory_by == MemoryBy::Site {
+        let order = sites::COLUMNS.get(column).and_then(|spec| site_order_of(spec.title));
+        state.site_order = order.unwrap_or(state.site_order);
+    }
     if state.page() != Page::Tab(Tab::Processes) {
         return;
     }
     // The column of hosts is shown only if there are several.
     let hosts = state.history.get(0).map_or(1, |(_, frame)| frame.hosts.len());
-    let is_shown = |column: &&ProcessColumn| **column != ProcessColumn::Host || hosts > 1;
+    let is_shown = |column: &&ProcessColumn| **column != ProcessColumn::HostName || hosts > 1;
     let order = state.columns.iter().filter(is_shown).nth(column).copied().and_then(order_of);
     let Some(order) = order else { return };
     state.is_reversed = state.order == order && !state.is_reversed;
     state.order = order;
+}
+
+/// Returns the order that a column of sites stands for.
+pub(crate) fn site_order_of(title: &str) -> Option<SiteOrder> {
+    match title {
+        "LIVE" => Some(SiteOrder::Live),
+        "ALLOCS" => Some(SiteOrder::Count),
+        "LIFE" => Some(SiteOrder::Lifetime),
+        "GROWTH/H" => Some(SiteOrder::Growth),
+        "VERDICT" => Some(SiteOrder::Urgency),
+        _ => None,
+    }
 }
 
 /// Returns the order that a column stands for.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::model::{ProcessKey, SiteName};
-use engine::view::{GroupBy, ProcessOrder};
+use engine::view::{GroupBy, ProcessOrder, SiteOrder};
 use formats::report::tables::processes::ProcessColumn;
 
 use super::frame::{FrameHistory, TopFrame};
@@ -42,6 +42,29 @@ impl Tab {
             Self::Objects => "Objects",
             Self::Kernels => "Kernels",
             Self::Incidents => "Incidents",
+        }
+    }
+}
+
+/// How the page of a process splits its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum MemoryBy {
+    #[default]
+    Site,
+    Function,
+    Thread,
+    Library,
+}
+
+impl MemoryBy {
+    pub(crate) const ALL: [Self; 4] = [Self::Site, Self::Function, Self::Thread, Self::Library];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Site => "sites",
+            Self::Function => "functions",
+            Self::Thread => "threads",
+            Self::Library => "libraries",
         }
     }
 }
@@ -89,6 +112,10 @@ pub(crate) struct State {
     pub(crate) order: ProcessOrder,
     pub(crate) is_reversed: bool,
     pub(crate) filter: String,
+    pub(crate) memory_by: MemoryBy,
+    pub(crate) site_order: SiteOrder,
+    /// Filter of the page of a process.
+    pub(crate) site_filter: String,
     /// The filter is being typed.
     pub(crate) is_typing: bool,
     pub(crate) only_leaks: bool,
@@ -108,6 +135,8 @@ pub(crate) struct State {
     pub(crate) baseline: Option<Arc<TopFrame>>,
     pub(crate) history: FrameHistory,
     pub(crate) message: Option<String>,
+    /// Notes on what is not exact, for the help.
+    pub(crate) notes: Vec<String>,
     pub(crate) source: String,
     pub(crate) is_replay: bool,
     /// Row that was selected when the screen was last drawn.
@@ -152,7 +181,19 @@ impl State {
 
     /// Opens a page on top of the current one.
     pub(crate) fn open(&mut self, page: Page) {
+        if matches!(page, Page::Sites { .. }) {
+            self.site_filter.clear();
+        }
         self.pages.push((page, Cursor::default()));
+    }
+
+    /// Returns the filter of the page in front, if it has one.
+    pub(crate) fn page_filter(&mut self) -> Option<&mut String> {
+        match self.page() {
+            Page::Tab(_) => Some(&mut self.filter),
+            Page::Sites { .. } => Some(&mut self.site_filter),
+            _ => None,
+        }
     }
 
     /// Returns the cursor of what is in front.

@@ -185,14 +185,56 @@ fn processes_are_filtered_sorted_and_grouped() {
     assert_ne!(used_first, used_last);
 }
 
-/// Lines after the first, without charts: that of a process ends with the process.
-fn without_charts(screen: &[String]) -> Vec<String> {
-    let is_chart = |c: char| ('\u{2581}'..='\u{2588}').contains(&c);
-    let words = |line: &String| {
-        let plain: String = line.chars().filter(|c| !is_chart(*c)).collect();
-        plain.split_whitespace().collect::<Vec<_>>().join(" ")
+#[test]
+fn memory_of_a_process_is_split_sorted_and_filtered() {
+    let mut session = at_the_end(120, 30);
+    session.press(&[KeyCode::Enter]);
+    session.advance(1);
+    // Sites: sorting and filtering are their own.
+    let first = |session: &mut Session| {
+        let screen = session.draw();
+        let titles = screen.iter().position(|line| line.starts_with("PLACE")).unwrap();
+        screen[titles + 1].clone()
     };
-    screen[1..].iter().map(words).collect()
+    assert!(first(&mut session).contains(":16 capture"));
+    session.chars("ssss");
+    session.assert_shows("sorted by lifetime");
+    assert!(first(&mut session).contains("periodic"), "{}", first(&mut session));
+    session.chars("/matmul");
+    session.press(&[KeyCode::Enter]);
+    assert!(first(&mut session).contains("matmul"));
+    assert!(session.state.filter.is_empty());
+    session.press(&[KeyCode::Esc]);
+    assert!(matches!(session.state.page(), Page::Sites { .. }));
+    session.chars("m");
+    session.assert_screen("functions-120x30");
+    session.chars("m");
+    session.assert_shows("› threads");
+    session.assert_shows("device 10.7G");
+    session.chars("m");
+    session.assert_shows("› libraries");
+    session.assert_shows("PyTorch");
+    session.press(&[KeyCode::Esc]);
+    session.chars("/used>1.7G torch");
+    session.press(&[KeyCode::Enter]);
+    session.assert_shows("torch_graphs.py");
+    assert!(!session.draw().join("\n").contains("torch_loss_history.py"));
+}
+
+#[test]
+fn narrow_screens_keep_lines_and_used_memory() {
+    let mut session = at_the_end(40, 12);
+    session.assert_shows("16.8 of 140.4 GiB");
+    session.assert_shows("FULL IN 4 min");
+    session.chars("2");
+    session.assert_shows(":16,13 capt");
+    session.press(&[KeyCode::Char('1'), KeyCode::Enter]);
+    session.advance(1);
+    session.assert_shows(".py:16 ");
+    session.assert_shows(".py:13 ");
+    session.chars("?");
+    session.press(&[KeyCode::End]);
+    session.assert_shows("note: ");
 }
 
 #[test]
@@ -202,12 +244,12 @@ fn frozen_and_rewound_screens_do_not_change() {
     session.chars(" ");
     let frozen = session.draw();
     session.advance(5);
-    assert_eq!(without_charts(&session.draw()), without_charts(&frozen));
+    assert_eq!(session.draw()[1..], frozen[1..]);
     session.chars("[[[");
     session.assert_shows("REWOUND");
     let rewound = session.draw();
     session.advance(5);
-    assert_eq!(without_charts(&session.draw()), without_charts(&rewound));
+    assert_eq!(session.draw()[1..], rewound[1..]);
     session.press(&[KeyCode::End]);
     assert!(!session.draw()[0].contains("REWOUND"));
     assert_ne!(session.draw()[1..], frozen[1..]);
@@ -307,7 +349,7 @@ fn view_text(host: &HostFrame) -> String {
     host.with_view(|view| {
         let mut text = formats::report::view::verdict_line(view, &host.context.clock).0 + "\n";
         for row in &view.processes {
-            let of = ProcessCells { view, host: "", history: &[], baseline: None };
+            let of = ProcessCells { view, host: "", history: &[], baseline: None, resident: None };
             let columns = ProcessColumn::ALL.iter().filter(|one| **one != ProcessColumn::Age);
             let cells: Vec<_> = columns.map(|column| cell(*column, row, &of)).collect();
             text += &(cells.join("|") + "\n");
@@ -330,7 +372,8 @@ fn answers_of_an_agent_give_the_same_view() {
     let report = formats::report::live::json::ReportJson::new(&host.snapshot, &host.context);
     let mut answer = serde_json::to_value(report).unwrap();
     answer["api"] = "v1".into();
-    let read = formats::import::agent::snapshot(answer.to_string().as_bytes()).unwrap();
+    let read =
+        formats::import::agent::snapshot(answer.to_string().as_bytes(), |clock| clock).unwrap();
     let mut context = read.context;
     context.clock = context.clock.in_utc();
     let again = HostFrame { snapshot: read.snapshot, context, ..host.clone() };
@@ -345,7 +388,9 @@ fn answers_of_an_agent_give_the_same_view() {
     };
     assert_eq!(torch(&again), torch(&host));
     // Another program's answer is refused.
-    assert!(formats::import::agent::snapshot(b"{\"status\": \"success\"}").is_err());
+    assert!(formats::import::agent::snapshot(b"{\"status\": \"success\"}", |clock| clock).is_err());
     answer.as_object_mut().unwrap().remove("api");
-    assert!(formats::import::agent::snapshot(answer.to_string().as_bytes()).is_err());
+    assert!(
+        formats::import::agent::snapshot(answer.to_string().as_bytes(), |clock| clock).is_err()
+    );
 }

@@ -8,3 +8,4 @@ mod sigbus_guard;
 pub(crate) use elf_image::{Elf, ElfImage, FileRange, ImageError, map, symbols};
 pub use maps::Mapping;
 pub(crate) use maps::{FileId, MappingKind, mappings, open_regular, parse};
+pub(crate) use sigbus_guard::page_size;

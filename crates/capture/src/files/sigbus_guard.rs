@@ -7,7 +7,7 @@
 use std::sync::{Once, OnceLock};
 
 /// Returns the page size, which depends on the kernel on arm64.
-pub(super) fn page_size() -> usize {
+pub(crate) fn page_size() -> usize {
     // SAFETY: takes a number and reads a constant of this process, also in a signal handler.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 
 use crate::error::Error;
+use crate::files::page_size;
+use engine::model::Bytes;
 use engine::model::ids::Pid;
 
 /// Nanoseconds of a tick, the unit of start times in `/proc`. Fixed for user space on x86-64 and
@@ -21,13 +23,24 @@ pub(crate) fn start_of(pid: Pid) -> Option<u64> {
     (!is_zombie).then(|| ticks.saturating_mul(TICK))
 }
 
-/// Returns the parent of a running process.
+/// What `/proc` says about a running process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostStatus {
+    /// Parent.
+    pub parent: Option<Pid>,
+    /// Resident memory.
+    pub resident: Bytes,
+}
+
+/// Returns the parent and the resident memory of a running process.
 #[must_use]
-pub fn parent_of(pid: Pid) -> Option<Pid> {
+pub fn host_status(pid: Pid) -> Option<HostStatus> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit(')').next()?.split_whitespace();
-    let parent = fields.nth(1)?.parse().ok()?;
-    (parent > 0).then_some(Pid(parent))
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    let parent = fields.get(1)?.parse().ok()?;
+    let pages: u64 = fields.get(21)?.parse().ok()?;
+    let resident = Bytes(pages.saturating_mul(page_size() as u64));
+    Some(HostStatus { parent: (parent > 0).then_some(Pid(parent)), resident })
 }
 
 /// Limit of generations that are searched for an ancestor.
@@ -35,7 +48,8 @@ const MAX_GENERATIONS: usize = 64;
 
 /// Returns whether a process is one of others, or descends from one.
 pub(crate) fn descends_from(pid: Pid, roots: &[Pid]) -> bool {
-    let mut line = std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(MAX_GENERATIONS);
+    let parent = |pid: &Pid| host_status(*pid)?.parent;
+    let mut line = std::iter::successors(Some(pid), parent).take(MAX_GENERATIONS);
     line.any(|pid| roots.contains(&pid))
 }
 

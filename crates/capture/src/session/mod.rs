@@ -19,7 +19,7 @@ pub use crate::session::trace_mode::{AllocatorMode, StackMode};
 pub use attach::drivers::Notice;
 pub use driver_reports::DriverReports;
 use liveness::descends_from;
-pub use liveness::parent_of;
+pub use liveness::{HostStatus, host_status};
 pub use load::attach_mode::probe_host;
 pub use load::bpf_log::recent;
 pub(crate) use load::bpf_log::verifier_error;
@@ -294,7 +294,8 @@ impl Session {
         let Some(marks) = &mut self.marks else { return Vec::new() };
         let (processes, target) = (&self.processes, &self.target);
         // In-process tracing of all processes is that of the parent and its children.
-        let parent = self.plan.is_none().then(|| parent_of(Pid(std::process::id()))).flatten();
+        let own = Pid(std::process::id());
+        let parent = self.plan.is_none().then(|| host_status(own)?.parent).flatten();
         marks.drain(|pid| match (target, parent) {
             _ if processes.contains(pid) => true,
             (Target::All, None) => true,

@@ -5,6 +5,7 @@
 //! and leaks, grouped by program and function and ordered by what fills a GPU first.
 
 mod explain;
+mod functions;
 mod groups;
 mod history;
 mod leaks;
@@ -14,12 +15,13 @@ mod order;
 mod processes;
 
 pub use explain::{ExplainedPart, Explanation, PartCause, PrecisionSums};
+pub use functions::{FunctionRow, functions};
 pub use groups::{GroupBy, GroupTotals, group_label, tree};
 pub use history::UsageHistory;
 pub use leaks::{Leak, LeakPart, LeakProcess, LeakResource};
 pub use memory_groups::{GroupRow, Grouping};
 pub use notes::Note;
-pub use order::ProcessOrder;
+pub use order::{ProcessOrder, SiteOrder};
 pub use processes::{NotFreedRow, ProcessRow, ProcessState};
 
 use std::collections::BTreeMap;

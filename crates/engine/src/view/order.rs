@@ -3,6 +3,9 @@
 use std::cmp::Reverse;
 
 use super::{ProcessRow, View};
+use crate::model::Bytes;
+use crate::snapshot::SiteView;
+use crate::verdict::{SiteVerdict, Verdict};
 
 use crate::model::named::named_enum;
 
@@ -23,6 +26,47 @@ named_enum! {
         Age => "age",
         /// Most live allocations first.
         Count => "count",
+    }
+}
+
+named_enum! {
+    /// Order of the sites of a process.
+    #[derive(Default)]
+    pub enum SiteOrder {
+        /// Leaks first; then by live memory.
+        #[default]
+        Urgency => "urgency",
+        /// Most live memory first.
+        Live => "live memory",
+        /// Most live allocations first.
+        Count => "allocations",
+        /// Fastest growing first.
+        Growth => "growth",
+        /// Shortest median lifetime first.
+        Lifetime => "lifetime",
+    }
+}
+
+impl SiteOrder {
+    /// Sort key of a site with its worst verdict. Unknown values come last.
+    pub fn rank(
+        self,
+        site: &SiteView,
+        verdict: Option<&SiteVerdict>,
+    ) -> (Reverse<(bool, u64)>, Reverse<Bytes>) {
+        let growth = verdict.map_or(0, |one| one.evidence.growth_per_hour);
+        let is_leak = verdict.is_some_and(|one| one.verdict == Verdict::Leak);
+        let (first, value) = match self {
+            Self::Urgency => (is_leak, site.live_bytes.0),
+            Self::Live => (false, site.live_bytes.0),
+            Self::Count => (false, site.live_allocations),
+            Self::Growth => (verdict.is_some_and(|one| one.resource.is_bytes()), growth),
+            Self::Lifetime => {
+                let life = site.median_lifetime();
+                (life.is_some(), life.map_or(0, |life| u64::MAX - life.0))
+            }
+        };
+        (Reverse((first, value)), Reverse(site.live_bytes))
     }
 }
 

@@ -11,10 +11,12 @@ use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::UsageAnalysis;
 use engine::ledger::FileLedger;
 use engine::model::AllocationChange;
+use engine::view::View;
 use formats::import::{FileState, SourceFormat};
 use formats::report::analysis::{self, AnalysisResult, FragmentationView};
 use formats::report::html::InitialView;
 use formats::report::live::text::TextStyle;
+use formats::report::view::gpu_facts;
 
 use crate::Outcome;
 use crate::cli::{AnalysisArg, LiveFormat, ReportArgs, ReportFormat, SmiArgs};
@@ -25,7 +27,7 @@ use crate::files::plot_data::{self, PlotRequest};
 use crate::files::{input, leak_gate, smi_overlay};
 use crate::io::output::{self, ResultOutput};
 use crate::io::output_file::shown;
-use crate::live::print::LiveView;
+use crate::live::print::{LiveView, no_such_leak};
 
 /// Rows of lists in text output without `--top`.
 const DEFAULT_TOP: usize = 10;
@@ -310,7 +312,8 @@ impl ReportRequest<'_> {
         let stack_depth = self.options.stack_depth.unwrap_or(out.style.stack_depth);
         let style = TextStyle { stack_depth, ..out.style };
         if !analysis::write_leak(&mut out.writer, state, number, style)? {
-            bail!("there is no leak {number} in this file");
+            let facts = gpu_facts(&state.gpus);
+            bail!("{}", no_such_leak(number, View::of(&state.snapshot, &facts).leaks.len()));
         }
         Ok(())
     }

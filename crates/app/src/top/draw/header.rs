@@ -5,17 +5,23 @@ use formats::report::live::text::format_age;
 use formats::report::tables::gpus::{self, GpuTexts};
 use formats::report::tables::sites::composition;
 use formats::report::tables::sparkline;
-use formats::report::view::{note_text, verdict_line};
+use formats::report::view::{note_text, verdict_line, wrap};
 use formats::sanitize::sanitize;
 use ratatui::layout::Rect;
 
 use super::{Canvas, ROOMY};
 use crate::top::pages::rows::Shown;
-use crate::top::state::{ClickAreas, Page, Tab};
+use crate::top::state::{ClickAreas, MemoryBy, Page, State, Tab};
 use crate::top::theme::Tone;
 
 /// Width of the bar of a GPU.
 const BAR_WIDTH: (u16, u16) = (8, 40);
+
+/// Maximum number of lines that say what is missing.
+const MAX_MISSING_LINES: usize = 3;
+
+/// Maximum width of the line of a GPU.
+const MAX_GPU_WIDTH: u16 = 130;
 
 /// Width from which titles of tabs are spelled out.
 const WIDE: u16 = 70;
@@ -31,8 +37,11 @@ pub(super) fn draw(
     let mut y = gpu_lines(canvas, shown, Rect { y: area.y + 1, ..area }, area.height);
     y = verdicts(canvas, shown, Rect { y, ..area });
     for host in shown.frame.hosts.iter().filter(|_| area.height > 8) {
-        if let Some(missing) = &host.missing {
-            canvas.put(0, y, area.width, &sanitize(missing), Tone::Warning);
+        let missing = host.missing.iter().flat_map(|text| {
+            wrap(&sanitize(text), usize::from(area.width), 0).into_iter().take(MAX_MISSING_LINES)
+        });
+        for line in missing {
+            canvas.put(0, y, area.width, &line, Tone::Warning);
             y += 1;
         }
     }
@@ -141,21 +150,12 @@ fn gpu_line(
             format!("{} ", name.unwrap_or_default())
         }
     };
-    let left = format!("{prefix}{}  {}  ", texts.name, texts.used);
     let alarm = !texts.full.is_empty();
-    let mut right = texts.growth.clone();
-    if alarm {
-        right = format!("{right}  {}", texts.full);
-    }
     let length = |text: &str| u16::try_from(text.chars().count()).unwrap_or(1000).min(1000);
-    // What is urgent stays where the width does not suffice.
-    let left = match area.width.checked_sub(length(&right) + length(&left)) {
-        None if alarm => {
-            right.clone_from(&texts.full);
-            format!("{}  ", texts.name)
-        }
-        _ => left,
-    };
+    let (left, right) =
+        gpu_texts(&prefix, &texts, |left, right| area.width >= length(left) + length(right));
+    // On a wide screen the eye would lose the line between the bar and its end.
+    let area = Rect { width: area.width.min(MAX_GPU_WIDTH), ..area };
     let x = canvas.put(area.x, area.y, area.width, &left, Tone::Strong);
     let room = area.right().saturating_sub(x).saturating_sub(length(&right) + 3);
     let bar = room.min(BAR_WIDTH.1);
@@ -170,6 +170,36 @@ fn gpu_line(
         canvas.put(x, area.y, 1, "]", Tone::Dim);
     }
     canvas.put_right(area, area.y, &right, if alarm { Tone::Alarm } else { Tone::Plain });
+}
+
+/// Returns the texts before and after the bar of a GPU: what is urgent stays where the width does
+/// not suffice for all.
+fn gpu_texts(
+    prefix: &str,
+    texts: &GpuTexts,
+    fits: impl Fn(&str, &str) -> bool,
+) -> (String, String) {
+    let GpuTexts { name, used, growth, full, .. } = texts;
+    // Without the model, and without the time of day.
+    let short = name.match_indices(' ').nth(1).map_or(&**name, |(end, _)| &name[..end]);
+    let soon = full.split_once(" (").map_or(&**full, |(soon, _)| soon);
+    let gap = if growth.is_empty() || full.is_empty() { "" } else { "  " };
+    let all = format!("{growth}{gap}{full}");
+    let urgent = if full.is_empty() { &**growth } else { &**full };
+    let choices = [
+        (&**name, &**used, &*all),
+        (name, used, urgent),
+        (short, used, urgent),
+        (short, used, soon),
+    ];
+    let mut choices = choices
+        .into_iter()
+        .map(|(name, used, right)| (format!("{prefix}{name}  {used}  "), right.to_owned()));
+    let found = choices.find(|(left, right)| fits(left, right));
+    found.unwrap_or_else(|| match full.is_empty() {
+        true => (format!("{prefix}{short}  {used}"), String::new()),
+        false => (format!("{prefix}{short}  "), soon.to_owned()),
+    })
 }
 
 fn usage_line(
@@ -235,9 +265,11 @@ fn tabs(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect, areas: &mut Clic
 /// Draws where the page is; returns the line after it.
 fn breadcrumb(canvas: &mut Canvas<'_>, shown: &Shown<'_>, page: Page, area: Rect) -> u16 {
     let (host, key, place) = match page {
-        Page::Sites { host, key } => (host, key, " › sites"),
-        Page::Stack { host, key, .. } => (host, key, " › sites › call stack"),
-        Page::Allocations { host, key, .. } => (host, key, " › sites › call stack › allocations"),
+        Page::Sites { host, key } => (host, key, format!(" › {}", canvas.state.memory_by.name())),
+        Page::Stack { host, key, .. } => (host, key, " › sites › call stack".to_owned()),
+        Page::Allocations { host, key, .. } => {
+            (host, key, " › sites › call stack › allocations".to_owned())
+        }
         Page::Leak { .. } | Page::Tab(_) => {
             canvas.put(0, area.y, area.width, "suspects › evidence", Tone::Title);
             return area.y + 1;
@@ -253,15 +285,33 @@ fn breadcrumb(canvas: &mut Canvas<'_>, shown: &Shown<'_>, page: Page, area: Rect
     let (user, program) = row.map_or(("", &*process.name), |row| (&*row.user, row.program));
     let text = format!("{} {} {}{place}", key.pid, sanitize(user), sanitize(program));
     canvas.put(0, area.y, area.width, &text, Tone::Title);
-    canvas.put(0, area.y + 1, area.width, &composition(process), Tone::Dim);
+    canvas.put(0, area.y + 1, area.width, &fitting(&composition(process), area.width), Tone::Dim);
     area.y + 2
+}
+
+/// Joins the first texts that fit a width as a whole.
+fn fitting<T: AsRef<str>>(texts: &[T], width: u16) -> String {
+    let mut line = String::new();
+    for text in texts.iter().map(AsRef::as_ref) {
+        let gap = if line.is_empty() { "" } else { "  " };
+        let length = line.chars().count() + gap.len() + text.chars().count();
+        if length > usize::from(width) && !line.is_empty() {
+            break;
+        }
+        line = format!("{line}{gap}{text}");
+    }
+    line
 }
 
 /// Draws the last line: the filter, a message, or keys.
 pub(super) fn footer(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) {
     let state = canvas.state;
     if state.is_typing {
-        let text = format!("/{}_  Enter keeps, Esc clears", sanitize(&state.filter));
+        let filter = match state.page() {
+            Page::Sites { .. } => &state.site_filter,
+            _ => &state.filter,
+        };
+        let text = format!("/{}_  Enter keeps, Esc clears", sanitize(filter));
         canvas.put(0, area.y, area.width, &text, Tone::Strong);
         return;
     }
@@ -269,35 +319,74 @@ pub(super) fn footer(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) {
         canvas.put(0, area.y, area.width, &sanitize(message), Tone::Strong);
         return;
     }
-    let mut keys = String::new();
-    if !state.filter.is_empty() {
-        keys = format!("/{}  ", sanitize(&state.filter));
+    let mut keys = Vec::new();
+    let filter = match state.page() {
+        Page::Tab(_) => &*state.filter,
+        Page::Sites { .. } => &*state.site_filter,
+        _ => "",
+    };
+    if !filter.is_empty() {
+        keys.push(format!("/{}", sanitize(filter)));
     }
     if state.only_leaks {
-        keys += "only leaks  ";
+        keys.push("only leaks".to_owned());
     }
-    keys += match state.page() {
-        Page::Tab(Tab::Processes) => {
-            "Enter sites  s sort  / find  l leaks  u c g p group  b baseline  Space freeze  [ ] rewind"
-        }
-        Page::Tab(Tab::Suspects) => {
-            "Enter evidence  Tab next list  / find  Space freeze  [ ] rewind"
-        }
-        Page::Tab(_) => "Enter sites  Tab next list  / find  Space freeze  [ ] rewind",
-        Page::Sites { .. } => "Enter call stack  Esc back  b baseline",
-        Page::Stack { .. } => "Enter allocations  e all frames  Esc back",
-        Page::Allocations { .. } => "Esc back",
-        Page::Leak { .. } => "e all frames  Esc back",
-    };
+    keys.extend(page_keys(state).iter().map(|text| (*text).to_owned()));
+    let keys = fitting(&keys, area.width.saturating_sub(8));
     let x = canvas.put(0, area.y, area.width.saturating_sub(8), &keys, Tone::Dim);
     canvas.put_right(area, area.y, "? help", Tone::Dim);
-    // A note where there is room for it.
-    let note =
-        shown.views.iter().zip(&shown.frame.hosts).find_map(|(view, host)| {
-            Some(note_text(view.notes.first()?, Some(&host.context.clock)))
-        });
-    let room = area.width.saturating_sub(x + 12);
-    if let Some(note) = note.filter(|_| room > 30) {
-        canvas.put(x + 3, area.y, room, &sanitize(&note), Tone::Dim);
+    // A note where there is room for it; the help has all of them.
+    let room = usize::from(area.width.saturating_sub(x + 12));
+    if let Some(note) = notes(shown).into_iter().next().filter(|note| note.chars().count() <= room)
+    {
+        canvas.put(x + 3, area.y, area.width, &note, Tone::Dim);
+    }
+}
+
+/// Returns the notes on what is not exact, or unknown.
+pub(super) fn notes(shown: &Shown<'_>) -> Vec<String> {
+    let hosts = shown.views.iter().zip(&shown.frame.hosts);
+    let notes = hosts.flat_map(|(view, host)| view.notes.iter().map(move |note| (note, host)));
+    notes
+        .map(|(note, host)| sanitize(&note_text(note, Some(&host.context.clock))).into_owned())
+        .collect()
+}
+
+/// Returns the keys of a page, the most important ones first.
+fn page_keys(state: &State) -> &'static [&'static str] {
+    match (state.page(), state.memory_by) {
+        (Page::Tab(Tab::Processes), _) => &[
+            "Enter sites",
+            "s sort",
+            "/ find",
+            "l leaks",
+            "u c g p group",
+            "b baseline",
+            "Space freeze",
+            "[ ] rewind",
+        ],
+        (Page::Tab(Tab::Suspects), _) => {
+            &["Enter evidence", "Tab next list", "/ find", "Space freeze", "[ ] rewind"]
+        }
+        (Page::Tab(Tab::Incidents), _) => &["Tab next list", "Space freeze", "[ ] rewind"],
+        (Page::Tab(_), _) => {
+            &["Enter sites", "Tab next list", "/ find", "Space freeze", "[ ] rewind"]
+        }
+        (Page::Sites { .. }, MemoryBy::Site) => &[
+            "Enter call stack",
+            "Esc back",
+            "s sort",
+            "/ find",
+            "m functions, threads",
+            "b baseline",
+        ],
+        (Page::Sites { .. }, MemoryBy::Function) => {
+            &["Esc back", "m threads", "e all frames", "/ find"]
+        }
+        (Page::Sites { .. }, MemoryBy::Thread) => &["Esc back", "m libraries", "/ find"],
+        (Page::Sites { .. }, MemoryBy::Library) => &["Esc back", "m sites", "/ find"],
+        (Page::Stack { .. }, _) => &["Enter allocations", "e all frames", "Esc back"],
+        (Page::Allocations { .. }, _) => &["Esc back"],
+        (Page::Leak { .. }, _) => &["e all frames", "Esc back"],
     }
 }

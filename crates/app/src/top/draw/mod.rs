@@ -69,6 +69,7 @@ pub(super) struct Outcome {
     selected: Target,
     areas: ClickAreas,
     page_height: usize,
+    notes: Vec<String>,
 }
 
 /// Draws the state.
@@ -89,6 +90,7 @@ pub(crate) fn draw(buffer: &mut Buffer, state: &mut State, sources: &SourceLines
             with_views(&frame, number, state, |shown| draw_page(buffer, state, shown, sources))
         }
     };
+    state.notes = outcome.notes;
     if let Some((overlay, cursor)) = state.overlay {
         let cursor = overlay::draw(&mut Canvas { buffer, state }, overlay, cursor);
         state.overlay = Some((overlay, cursor));
@@ -123,7 +125,7 @@ fn draw_page(
     sources: &SourceLines,
 ) -> Outcome {
     let area = buffer.area;
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome { notes: header::notes(shown), ..Outcome::default() };
     let mut canvas = Canvas { buffer, state };
     let mut y = header::draw(&mut canvas, shown, area, &mut outcome.areas);
     let bottom = area.bottom() - 1;

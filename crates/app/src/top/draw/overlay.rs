@@ -16,7 +16,9 @@ const KEYS_WIDTH: usize = 30;
 pub(super) fn draw(canvas: &mut Canvas<'_>, overlay: Overlay, cursor: Cursor) -> Cursor {
     let area = canvas.buffer.area;
     let (lines, title, is_list) = match overlay {
-        Overlay::Help => (help(usize::from(area.width)), "keys; Esc closes", false),
+        Overlay::Help => {
+            (help(usize::from(area.width), &canvas.state.notes), "keys; Esc closes", false)
+        }
         Overlay::Columns => (columns(canvas), "columns: Space shows or hides, Esc closes", true),
     };
     canvas.buffer.reset();
@@ -42,7 +44,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, overlay: Overlay, cursor: Cursor) ->
     cursor
 }
 
-fn help(width: usize) -> Vec<String> {
+fn help(width: usize, notes: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     for (keys, text) in HELP {
         if width > 60 {
@@ -52,6 +54,10 @@ fn help(width: usize) -> Vec<String> {
             lines.push((*keys).to_owned());
             lines.extend(formats::report::view::wrap(&format!("   {text}"), width, 3));
         }
+    }
+    for note in notes {
+        lines.push(String::new());
+        lines.extend(formats::report::view::wrap(&format!("note: {note}"), width, 3));
     }
     lines
 }

@@ -1,7 +1,8 @@
 //! Draws a table with a selection.
 
+use formats::report::view::wrap;
 use ratatui::layout::Rect;
-use ratatui::style::Modifier;
+use ratatui::style::{Color, Modifier};
 
 use super::Canvas;
 use crate::top::pages::listing::{Cursor, Listing, Row, Target, layout};
@@ -29,7 +30,10 @@ pub(super) fn draw(
     let widths = layout(&listing.columns, &cells, usize::from(area.width));
     titles(canvas, listing, &widths, area, areas);
     if rows.is_empty() {
-        canvas.put(1, area.y + 1, area.width.saturating_sub(1), &listing.empty, Tone::Dim);
+        let lines = wrap(&format!(" {}", listing.empty), usize::from(area.width), 1);
+        for (line, y) in lines.iter().zip(area.y + 1..area.bottom()) {
+            canvas.put(0, y, area.width, line, Tone::Dim);
+        }
     }
     let mut selected = Target::Nothing;
     for (line, row) in rows.iter().enumerate() {
@@ -97,7 +101,7 @@ fn draw_row(
             continue;
         }
         let width = width.min(area.right() - x);
-        let text = formats::report::view::shorten(text, usize::from(width));
+        let text = column.shorten(text, usize::from(width));
         let blank = usize::from(width).saturating_sub(text.chars().count());
         let blank = if column.is_right { blank } else { 0 };
         let tone = if listing.charts.contains(&index) { Tone::Chart } else { row.tone };
@@ -105,7 +109,9 @@ fn draw_row(
         x = x.saturating_add(width + 1);
     }
     if is_selected {
-        let style = canvas.state.theme.style(Tone::Selected);
+        // One color for the whole row: each cell's own would leave a patchwork.
+        let style = canvas.state.theme.style(row.tone);
+        let style = style.fg(style.fg.unwrap_or(Color::Reset)).add_modifier(Modifier::REVERSED);
         canvas.buffer.set_style(area, style);
     }
 }

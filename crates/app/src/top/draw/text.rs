@@ -85,8 +85,8 @@ pub(super) fn details(
 fn incident_lines(shown: &Shown<'_>, index: usize, width: usize) -> Option<Vec<TextLine>> {
     let all = all_incidents(shown);
     let (_, incident) = all.get(index)?;
-    let mut lines: Vec<TextLine> =
-        wrap(&incident.summary, width, 2).into_iter().map(|it| (it, Tone::Strong)).collect();
+    let mut lines = vec![(incident.title(), Tone::Title)];
+    lines.extend(wrap(&incident.summary, width, 2).into_iter().map(|it| (it, Tone::Strong)));
     for detail in &incident.details {
         let text = format!("  {detail}");
         lines.extend(wrap(&text, width, 4).into_iter().map(|it| (it, Tone::Plain)));

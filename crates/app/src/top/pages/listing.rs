@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     fn spec(title: &'static str, shrinks_to: Option<usize>, rank: u8) -> ColumnSpec {
-        ColumnSpec { title, is_right: false, shrinks_to, rank }
+        ColumnSpec { title, is_right: false, shrinks_to, rank, is_place: false }
     }
 
     #[test]

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 
 use engine::model::{ProcessKey, SiteName};
-use engine::snapshot::{ProcessView, SiteView};
+use engine::snapshot::{LibraryView, ProcessView, SiteView, ThreadView};
 use engine::verdict::{SiteVerdict, Verdict};
-use engine::view::{Leak, ProcessState};
+use engine::view::{FunctionRow, Leak, ProcessState, functions};
 use formats::report::tables::processes::{self, ProcessColumn};
-use formats::report::tables::{allocations, allocators, incidents, kernels, leaks, objects, sites};
+use formats::report::tables::{
+    allocations, allocators, incidents, kernels, leaks, memory_of, objects, process_filter, sites,
+};
 
-use crate::top::keys::order_of;
+use crate::top::keys::{order_of, site_order_of};
 use crate::top::pages::listing::{Listing, Row, Target, id_of};
 use crate::top::pages::rows::{Item, Shown};
-use crate::top::state::{Page, State, Tab};
+use crate::top::state::{MemoryBy, Page, State, Tab};
 use crate::top::theme::Tone;
 
 /// Returns the table of a page; `None` if it is a text.
@@ -24,7 +26,10 @@ pub(crate) fn of_page<'a>(shown: &'a Shown<'a>, state: &'a State) -> Option<List
         Page::Tab(Tab::Objects) => Some(of_objects(shown, state)),
         Page::Tab(Tab::Kernels) => Some(of_kernels(shown, state)),
         Page::Tab(Tab::Incidents) => Some(of_incidents(shown)),
-        Page::Sites { host, key } => of_sites(shown, state, host, key),
+        Page::Sites { host, key } => match state.memory_by {
+            MemoryBy::Site => of_sites(shown, state, host, key),
+            by => memory_by(state, by, shown.frame.hosts.get(host)?.process(key)?),
+        },
         Page::Allocations { host, key, site } => of_allocations(shown, host, key, site),
         Page::Stack { .. } | Page::Leak { .. } => None,
     }
@@ -43,7 +48,7 @@ pub(crate) fn leak_id(leak: &Leak<'_>) -> u64 {
 fn processes<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     let items = shown.items(state);
     let is_shown =
-        |column: &&ProcessColumn| **column != ProcessColumn::Host || shown.views.len() > 1;
+        |column: &&ProcessColumn| **column != ProcessColumn::HostName || shown.views.len() > 1;
     let columns: Vec<ProcessColumn> = state.columns.iter().filter(is_shown).copied().collect();
     let is_chart = |(_, column): &(usize, &ProcessColumn)| **column == ProcessColumn::History;
     let sorted = columns.iter().position(|column| order_of(*column) == Some(state.order));
@@ -111,15 +116,20 @@ fn process_row(
 }
 
 fn suspects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
-    let needle = state.filter.to_lowercase();
     let all = shown.views.iter().enumerate();
     let all = all.flat_map(|(host, view)| view.leaks.iter().enumerate().map(move |it| (host, it)));
-    let matches = |cells: Vec<String>| {
-        needle.is_empty() || cells.iter().any(|cell| cell.to_lowercase().contains(&needle))
+    let matches = |host: usize, index: usize, leak: &Leak<'_>| {
+        let rows = shown.views.get(host).into_iter().flat_map(|view| &view.processes);
+        let mut rows = rows.filter(|row| row.leaks.contains(&index)).peekable();
+        let cells = leaks::cells(index + 1, leak);
+        // Processes that exited are not listed.
+        process_filter::contains(&cells, &state.filter)
+            && (rows.peek().is_none()
+                || rows.any(|row| process_filter::compares(row, &state.filter)))
     };
     let found: Vec<(usize, usize, &Leak<'_>)> = all
-        .filter(|(_, (index, leak))| matches(leaks::cells(index + 1, leak)))
         .map(|(host, (index, leak))| (host, index, leak))
+        .filter(|(host, index, leak)| matches(*host, *index, leak))
         .collect();
     let wait = shown.views.iter().filter_map(|view| view.wait).max();
     let empty = match wait {
@@ -301,20 +311,19 @@ fn of_sites<'a>(
     let baseline = state.baseline.as_ref().and_then(|frame| frame.hosts.get(host));
     let baseline = baseline.map(|host| host.snapshot.at);
     let mut found = sites_of(shown, host, process);
-    let is_leak =
-        |site: &SiteView| verdicts.get(&site.name).is_some_and(|one| one.verdict == Verdict::Leak);
-    found.sort_by_cached_key(|(site, _)| {
-        (std::cmp::Reverse(is_leak(site)), std::cmp::Reverse(site.live_bytes))
-    });
+    if !state.site_filter.is_empty() {
+        let cells = |site: &SiteView| sites::cells(site, verdicts.get(&site.name).copied(), None);
+        found.retain(|(site, _)| process_filter::contains(&cells(site), &state.site_filter));
+    }
+    let order = state.site_order;
+    found.sort_by_cached_key(|(site, _)| order.rank(site, verdicts.get(&site.name).copied()));
     let chart = sites::COLUMNS.iter().position(|spec| spec.title == "HISTORY");
     let mut columns = sites::COLUMNS.to_vec();
     if baseline.is_some() {
         columns.iter_mut().filter(|spec| spec.title == "LIVE").for_each(|it| it.title = "ADDED");
     }
-    let empty = match state.is_paused {
-        true => "Sites were not listed when the screen was frozen; Space goes on.",
-        false => "No site is listed yet.",
-    };
+    let sorted = columns.iter().position(|spec| site_order_of(spec.title) == Some(order));
+    let empty = empty_sites(state);
     let id = |(site, tensors): &(&SiteView, bool)| id_of((site.name, *tensors));
     let row = move |(site, is_tensors): &(&SiteView, bool)| {
         let verdict = verdicts.get(&site.name).copied();
@@ -329,7 +338,51 @@ fn of_sites<'a>(
         }
     };
     let charts = chart.into_iter().collect();
-    Some(Listing { charts, ..Listing::of(columns, found, empty, id, row) })
+    let sorted = sorted.map(|index| (index, false));
+    Some(Listing { charts, sorted, ..Listing::of(columns, found, empty, id, row) })
+}
+
+fn empty_sites(state: &State) -> &'static str {
+    match state.is_paused {
+        _ if !state.site_filter.is_empty() => "Nothing matches; Esc shows everything.",
+        true => "Sites were not listed when the screen was frozen; Space goes on.",
+        false => "Nothing is listed yet.",
+    }
+}
+
+/// Returns what a process holds by function, thread or library.
+fn memory_by<'a>(state: &'a State, by: MemoryBy, process: &'a ProcessView) -> Option<Listing<'a>> {
+    let is_wanted = |cells: &[String]| process_filter::contains(cells, &state.site_filter);
+    let plain = |cells, tone| Row { cells, tone, target: Target::Nothing };
+    let empty = empty_sites(state);
+    Some(match by {
+        MemoryBy::Site => return None,
+        MemoryBy::Function => {
+            let mut rows = functions(process.sites.iter(), state.unfolded);
+            rows.retain(|row| is_wanted(&memory_of::function_cells(row)));
+            let id = |row: &FunctionRow<'_>| id_of((&row.frame.function, &row.frame.file));
+            let tone = |row: &FunctionRow<'_>| match (row.is_library, row.own) {
+                (true, _) => Tone::Dim,
+                (false, 0) => Tone::Plain,
+                (false, _) => Tone::Strong,
+            };
+            let row = move |row: &FunctionRow<'_>| plain(memory_of::function_cells(row), tone(row));
+            Listing::of(memory_of::FUNCTION_COLUMNS.to_vec(), rows, empty, id, row)
+        }
+        MemoryBy::Thread => {
+            let mut rows = memory_of::threads(process);
+            rows.retain(|thread| is_wanted(&memory_of::thread_cells(thread)));
+            let row = move |it: &&ThreadView| plain(memory_of::thread_cells(it), Tone::Plain);
+            Listing::of(memory_of::THREAD_COLUMNS.to_vec(), rows, empty, |it| id_of(it.tid), row)
+        }
+        MemoryBy::Library => {
+            let mut rows: Vec<_> = process.libraries.iter().collect();
+            rows.retain(|library| is_wanted(&memory_of::library_cells(library)));
+            let row = move |it: &&LibraryView| plain(memory_of::library_cells(it), Tone::Plain);
+            let id = |it: &&LibraryView| id_of(&it.library);
+            Listing::of(memory_of::LIBRARY_COLUMNS.to_vec(), rows, empty, id, row)
+        }
+    })
 }
 
 fn of_allocations<'a>(

@@ -2,7 +2,8 @@
 
 use engine::model::Bytes;
 use engine::view::{GroupBy, GroupTotals, ProcessOrder, ProcessRow, View, group_label, tree};
-use formats::report::tables::processes::{self, ProcessCells};
+use formats::report::tables::process_filter;
+use formats::report::tables::processes::ProcessCells;
 
 use crate::top::frame::{FrameHistory, TopFrame};
 use crate::top::state::State;
@@ -40,8 +41,10 @@ impl<'a> Shown<'a> {
         state: &State,
     ) -> Option<ProcessCells<'a>> {
         let baseline = state.baseline.as_ref().map(|frame| used_at(frame, host, row));
-        let name = &self.frame.hosts.get(host)?.name;
-        Some(ProcessCells { view: self.views.get(host)?, host: name, history, baseline })
+        let of = self.frame.hosts.get(host)?;
+        let resident = of.resident.get(&row.process.key.pid).copied();
+        let view = self.views.get(host)?;
+        Some(ProcessCells { view, host: &of.name, history, baseline, resident })
     }
 
     /// Returns the used memory of a process over time.
@@ -88,7 +91,7 @@ impl<'a> Shown<'a> {
         state.filter.is_empty()
             || self
                 .cells(host, row, &[], state)
-                .is_some_and(|cells| processes::matches(row, &cells, &state.filter))
+                .is_some_and(|cells| process_filter::matches(row, &cells, &state.filter))
     }
 
     fn as_tree(&self, found: &[(usize, usize)]) -> Vec<Item> {

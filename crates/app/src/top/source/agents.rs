@@ -164,9 +164,8 @@ impl AgentPoller {
 
     /// Asks for the state of the host, and for the sites of the process that is looked at.
     fn fetch(&mut self, details: Details) -> Result<HostFrame> {
-        let AgentState { mut snapshot, mut context, events } =
-            self.client.get("/api/v1/snapshot", snapshot)?;
-        context.clock = output::clock(context.clock);
+        let AgentState { mut snapshot, context, events } =
+            self.client.get("/api/v1/snapshot", |answer| snapshot(answer, output::clock))?;
         if let Details::Process(host, pid) = details
             && host == self.index
         {
@@ -177,7 +176,8 @@ impl AgentPoller {
         let is_due = self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS_INTERVAL);
         if is_due {
             // Without a state directory, an agent has no incidents.
-            self.incidents = self.client.get("/api/v1/incidents", incidents).unwrap_or_default();
+            let read = |answer: &[u8]| incidents(answer, &context.clock);
+            self.incidents = self.client.get("/api/v1/incidents", read).unwrap_or_default();
             self.incidents_at = Some(Instant::now());
         }
         let (name, incidents) = (self.client.name().to_owned(), self.incidents.clone());

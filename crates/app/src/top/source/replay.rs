@@ -19,6 +19,11 @@ use crate::top::frame::{HostFrame, ReplayPosition, TopFrame};
 /// Longest time that one frame advances the recording at the highest speed, in seconds.
 const MAX_STEP_SECONDS: f64 = 1e9;
 
+/// At a high speed, a step of the replay has several frames: charts need more values than there are
+/// drawings. They are a second of the recording apart; after this many, twice as much, and so on.
+const FRAMES_PER_DISTANCE: u32 = 30;
+const MIN_DISTANCE_NANOS: u64 = 1_000_000_000;
+
 /// Time between two frames that are the same.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -31,10 +36,21 @@ pub(crate) struct ReplaySource {
     pending: Option<RecordingRow>,
     first: Option<Timestamp>,
     at: Timestamp,
+    /// The step that is being replayed.
+    step: Option<Step>,
     last_step: Option<Instant>,
     /// Request of the last frame.
     last_request: Option<Request>,
     has_ended: bool,
+}
+
+/// The rest of a step.
+#[derive(Clone, Copy)]
+struct Step {
+    until: Timestamp,
+    /// Time between two frames, and how many there were.
+    nanos: u64,
+    frames: u32,
 }
 
 impl ReplaySource {
@@ -65,6 +81,7 @@ impl ReplaySource {
             pending: None,
             first: None,
             at: Timestamp(0),
+            step: None,
             last_step: None,
             last_request: None,
             has_ended: false,
@@ -107,6 +124,18 @@ impl ReplaySource {
         Ok(())
     }
 
+    /// Replays up to the next frame of a step.
+    fn replay(&mut self, mut step: Step) -> Result<()> {
+        let next = Timestamp(self.at.0.saturating_add(step.nanos)).min(step.until);
+        step.frames += 1;
+        if step.frames.is_multiple_of(FRAMES_PER_DISTANCE) {
+            step.nanos = step.nanos.saturating_mul(2);
+        }
+        self.advance(next)?;
+        self.step = Some(step).filter(|_| next < step.until && !self.has_ended);
+        Ok(())
+    }
+
     /// Reads the header, and returns the time at which the recording starts.
     fn start(&mut self) -> Result<Timestamp> {
         while self.first.is_none() && !self.has_ended {
@@ -135,6 +164,10 @@ impl Source for ReplaySource {
 
     fn next(&mut self, requests: &RequestCell) -> Result<Option<TopFrame>> {
         let start = self.start()?;
+        if let Some(step) = self.step.take().filter(|_| !requests.get().is_paused) {
+            self.replay(step)?;
+            return Ok(Some(self.frame(&requests.get(), start)));
+        }
         // A change since the last frame counts as one.
         let known = self.last_request.unwrap_or_else(|| requests.get());
         if let Some(last) = self.last_step {
@@ -148,8 +181,10 @@ impl Source for ReplaySource {
         let elapsed = self.last_step.map_or(known.interval, |last| now - last).as_secs_f64();
         self.last_step = Some(now);
         if !request.is_paused || is_first {
-            let step = (elapsed * known.speed).min(MAX_STEP_SECONDS) * 1e9;
-            self.advance(Timestamp(self.at.max(start).0.saturating_add(step as u64)))?;
+            let step = ((elapsed * known.speed).min(MAX_STEP_SECONDS) * 1e9) as u64;
+            self.at = self.at.max(start);
+            let until = Timestamp(self.at.0.saturating_add(step));
+            self.replay(Step { until, nanos: MIN_DISTANCE_NANOS, frames: 0 })?;
         }
         self.last_request = Some(request);
         Ok(Some(self.frame(&request, start)))

@@ -4,6 +4,8 @@ use engine::model::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::time;
+use crate::WallClock;
 use crate::report::live::json::{HolderJson, OutOfMemoryJson, SiteJson};
 use crate::report::tables::incidents::Incident;
 use crate::report::verdict::json::AnomalyJson;
@@ -25,13 +27,13 @@ pub(super) struct SiteList {
     pub(super) sites: Vec<SiteJson>,
 }
 
-pub(super) fn out_of_memory(oom: &OutOfMemoryJson) -> Incident {
+pub(super) fn out_of_memory(oom: &OutOfMemoryJson, clock: &WallClock) -> Incident {
     let requested = oom.requested_bytes.map(|bytes| Bytes(bytes).to_string());
     let held = |one: &HolderJson| {
         format!("{} held by {} (pid {})", Bytes(one.live_bytes), sanitize(&one.process), one.pid)
     };
     Incident {
-        time: clock_time(&oom.time),
+        time: clock.second(time(&oom.time)),
         kind: "out of memory".to_owned(),
         pid: Some(oom.pid),
         program: sanitized(&oom.process),
@@ -40,9 +42,9 @@ pub(super) fn out_of_memory(oom: &OutOfMemoryJson) -> Incident {
     }
 }
 
-pub(super) fn anomaly(anomaly: &AnomalyJson) -> Incident {
+pub(super) fn anomaly(anomaly: &AnomalyJson, clock: &WallClock) -> Incident {
     Incident {
-        time: clock_time(anomaly.time.as_str().unwrap_or_default()),
+        time: clock.second(time(anomaly.time.as_str().unwrap_or_default())),
         kind: "anomaly".to_owned(),
         pid: Some(anomaly.pid),
         program: sanitized(&anomaly.process),
@@ -69,20 +71,17 @@ pub(super) struct IncidentEntry {
 }
 
 impl IncidentEntry {
-    pub(super) fn incident(&self) -> Incident {
+    pub(super) fn incident(&self, clock: &WallClock) -> Incident {
         Incident {
-            time: sanitized(self.time.get(..19).unwrap_or(&self.time)),
+            time: clock.second(time(&self.time)),
             kind: sanitized(&self.trigger.replace('_', " ")),
             pid: self.pid,
             program: sanitized(&self.process),
             summary: sanitized(&self.summary),
-            details: vec![sanitized(&self.cause), format!("incident {}", sanitize(&self.id))],
+            details: vec![
+                format!("cause: {}", sanitize(&self.cause.replace('_', " "))),
+                format!("incident {}", sanitize(&self.id)),
+            ],
         }
     }
-}
-
-/// Returns the time of day of an RFC 3339 time.
-fn clock_time(text: &str) -> String {
-    let time = text.split_once('T').map_or(text, |(_, time)| time);
-    sanitized(time.get(..8).unwrap_or(time))
 }

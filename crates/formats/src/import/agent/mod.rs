@@ -33,11 +33,14 @@ pub struct AgentState {
     pub events: Vec<Incident>,
 }
 
-/// Reads `/api/v1/snapshot`.
+/// Reads `/api/v1/snapshot`. `zone`: the time zone in which times are shown.
 ///
 /// # Errors
 /// It is not such an answer.
-pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
+pub fn snapshot(
+    bytes: &[u8],
+    zone: impl FnOnce(WallClock) -> WallClock,
+) -> Result<AgentState, serde_json::Error> {
     let _: json::RequiredFields = serde_json::from_slice(bytes)?;
     let report: ReportJson = serde_json::from_slice(bytes)?;
     let (view, tensor_sites) = (&report.view, report.tensor_sites.as_deref().unwrap_or_default());
@@ -84,14 +87,16 @@ pub fn snapshot(bytes: &[u8]) -> Result<AgentState, serde_json::Error> {
     let start = Timestamp(at.0.saturating_sub(observed.0));
     let utc = i64::try_from(start.0).unwrap_or(0);
     let context = ReportContext {
-        clock: WallClock::recorded(start, utc, None, 0).in_local_time(),
+        clock: zone(WallClock::recorded(start, utc, None, 0).in_local_time()),
         function: |_| "an unknown function",
         recorded: FunctionTable::default(),
         gpus: labels.collect(),
         source: report.source.as_deref().and_then(CaptureSource::from_name),
     };
-    let events = report.out_of_memory.iter().map(json::out_of_memory);
-    let events = events.chain(report.anomalies.iter().map(json::anomaly)).collect();
+    let clock = &context.clock;
+    let events = report.out_of_memory.iter().map(|one| json::out_of_memory(one, clock));
+    let events = events.chain(report.anomalies.iter().map(|one| json::anomaly(one, clock)));
+    let events = events.collect();
     Ok(AgentState { snapshot, context, events })
 }
 
@@ -108,13 +113,13 @@ pub fn sites(bytes: &[u8]) -> Result<Vec<SiteView>, serde_json::Error> {
     Ok(list.sites.iter().map(own).collect())
 }
 
-/// Reads `/api/v1/incidents`, newest first.
+/// Reads `/api/v1/incidents`, newest first. `clock`: that of the agent's snapshot.
 ///
 /// # Errors
 /// It is not such an answer.
-pub fn incidents(bytes: &[u8]) -> Result<Vec<Incident>, serde_json::Error> {
+pub fn incidents(bytes: &[u8], clock: &WallClock) -> Result<Vec<Incident>, serde_json::Error> {
     let list: json::IncidentList = serde_json::from_slice(bytes)?;
-    Ok(list.incidents.iter().map(json::IncidentEntry::incident).collect())
+    Ok(list.incidents.iter().map(|one| one.incident(clock)).collect())
 }
 
 /// Call stacks of an answer: each is judged with all others in mind.

@@ -27,9 +27,6 @@ use crate::import::collecting_sink::FileInfo;
 use crate::import::recording::STATE_WARNINGS;
 use crate::import::{FileState, ImportSummary, SourceFormat};
 
-/// Maximum number of out-of-memory errors in a report, the newest.
-const MAX_OUT_OF_MEMORY: usize = 5;
-
 pub(crate) use tsv::field;
 pub use views::fragmentation::{AdviceRow, FragmentationView, WouldFit};
 pub(crate) use views::fragmentation::{pool_name, pool_pid};
@@ -153,11 +150,9 @@ pub fn write_text(
         let more = format!("vramscope report {}{filter} --leak 1", file.path);
         write_last(out, &view, clock.as_ref(), style, top, &more)?;
         writeln!(out)?;
-        let shown = state.snapshot.out_of_memory.iter().rev().take(MAX_OUT_OF_MEMORY);
-        for (oom, clock) in shown.rev().zip(clock.iter().cycle()) {
-            write_out_of_memory(out, oom, &state.gpus, clock, style)?;
-        }
-        if !state.snapshot.out_of_memory.is_empty() {
+        let errors = &state.snapshot.out_of_memory;
+        if let Some(clock) = clock.filter(|_| !errors.is_empty()) {
+            write_out_of_memory(out, errors, &state.gpus, &clock, style)?;
             writeln!(out)?;
         }
     }

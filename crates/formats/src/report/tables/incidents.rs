@@ -5,7 +5,7 @@ use engine::snapshot::Snapshot;
 use super::ColumnSpec;
 use crate::export::ReportContext;
 use crate::report::verdict::{anomaly_summary, location};
-use crate::report::view::out_of_memory_line;
+use crate::report::view::out_of_memory_request;
 use crate::sanitize::sanitize;
 
 /// Columns.
@@ -22,7 +22,7 @@ pub const COLUMNS: [ColumnSpec; 5] = [
 pub struct Incident {
     /// Time of day, or with the date.
     pub time: String,
-    /// `out of memory`, `anomaly`, or the trigger of an agent's incident.
+    /// `out of memory`, `retry`, `anomaly`, or the trigger of an agent's incident.
     pub kind: String,
     /// Process, if known.
     pub pid: Option<u32>,
@@ -35,6 +35,12 @@ pub struct Incident {
 }
 
 impl Incident {
+    /// Returns when, what, and in which process: `19:43:00 out of memory: oom.py (pid 8510)`.
+    pub fn title(&self) -> String {
+        let pid = self.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        format!("{} {}: {}{pid}", self.time, self.kind, self.program)
+    }
+
     /// Returns the cells.
     pub fn cells(&self) -> Vec<String> {
         vec![
@@ -59,10 +65,10 @@ pub fn of_snapshot(snapshot: &Snapshot, context: &ReportContext) -> Vec<Incident
             }));
             let incident = Incident {
                 time: clock.time_of_day(oom.at),
-                kind: "out of memory".to_owned(),
+                kind: if oom.recovered.is_some() { "retry" } else { "out of memory" }.to_owned(),
                 pid: Some(oom.pid.0),
                 program: text(&oom.name),
-                summary: text(&out_of_memory_line(oom, &context.gpus, clock)),
+                summary: text(&out_of_memory_request(oom, &context.gpus)),
                 details,
             };
             (oom.at, incident)

@@ -4,7 +4,7 @@ use engine::view::Leak;
 
 use super::ColumnSpec;
 use crate::report::live::text::format_age;
-use crate::report::view::{held, leak_location, leak_pids, rate};
+use crate::report::view::{held, leak_location, leak_pids, place_in, rate};
 use crate::sanitize::sanitize;
 
 /// Columns.
@@ -12,7 +12,7 @@ pub const COLUMNS: [ColumnSpec; 9] = [
     ColumnSpec::right("", 5),
     ColumnSpec::right("PID", 1),
     ColumnSpec::flexible("PROGRAM", 8, 3),
-    ColumnSpec::flexible("LEAKS AT", 16, 0),
+    ColumnSpec::place("LEAKS AT", 12, 0),
     ColumnSpec::right("HOLDS", 0),
     ColumnSpec::left("IN", 4),
     ColumnSpec::right("GROWS", 0),
@@ -27,7 +27,7 @@ pub fn cells(number: usize, leak: &Leak<'_>) -> Vec<String> {
         number.to_string(),
         leak_pids(leak),
         sanitize(&leak.program).into_owned(),
-        sanitize(&leak_location(leak)).into_owned(),
+        sanitize(place_in(&leak.program, &leak_location(leak))).into_owned(),
         size,
         count,
         rate(leak),

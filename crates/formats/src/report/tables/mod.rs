@@ -7,12 +7,16 @@ pub mod gpus;
 pub mod incidents;
 pub mod kernels;
 pub mod leaks;
+pub mod memory_of;
 pub mod objects;
+pub mod process_filter;
 pub mod processes;
 pub mod sites;
 pub mod stack;
 
 use serde::Serialize;
+
+use super::view::{shorten, shorten_place};
 
 /// A column of a table. Pages get its title and alignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -28,19 +32,31 @@ pub struct ColumnSpec {
     /// Columns with a higher rank are left out first where the width does not suffice for all.
     #[serde(skip)]
     pub rank: u8,
+    /// Whether its cells are places, which keep their line numbers when they are shortened.
+    #[serde(skip)]
+    pub is_place: bool,
 }
 
 impl ColumnSpec {
     pub(crate) const fn right(title: &'static str, rank: u8) -> Self {
-        Self { title, is_right: true, shrinks_to: None, rank }
+        Self { title, is_right: true, shrinks_to: None, rank, is_place: false }
     }
 
     pub(crate) const fn left(title: &'static str, rank: u8) -> Self {
-        Self { title, is_right: false, shrinks_to: None, rank }
+        Self { title, is_right: false, shrinks_to: None, rank, is_place: false }
     }
 
     pub(crate) const fn flexible(title: &'static str, min: usize, rank: u8) -> Self {
-        Self { title, is_right: false, shrinks_to: Some(min), rank }
+        Self { title, is_right: false, shrinks_to: Some(min), rank, is_place: false }
+    }
+
+    pub(crate) const fn place(title: &'static str, min: usize, rank: u8) -> Self {
+        Self { is_place: true, ..Self::flexible(title, min, rank) }
+    }
+
+    /// Shortens a cell to a number of characters.
+    pub fn shorten(&self, text: &str, width: usize) -> String {
+        if self.is_place { shorten_place(text, width) } else { shorten(text, width) }
     }
 }
 

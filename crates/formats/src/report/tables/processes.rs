@@ -3,10 +3,10 @@
 use engine::model::Bytes;
 use engine::view::{GroupTotals, ProcessRow, View};
 
-use super::{ColumnSpec, sparkline};
+use super::{ColumnSpec, percent, sparkline};
 use crate::report::live::text::format_age;
 use crate::report::view::units::{compact_count, compact_size, signed_size};
-use crate::report::view::{growth, leak_location, text};
+use crate::report::view::{growth, leak_location, place_in, text};
 use crate::sanitize::sanitize;
 
 /// Width of the chart of a process.
@@ -16,7 +16,7 @@ const CHART_WIDTH: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessColumn {
     /// Host, if there are several.
-    Host,
+    HostName,
     /// Process id.
     Pid,
     /// User.
@@ -29,12 +29,16 @@ pub enum ProcessColumn {
     Container,
     /// Used memory.
     Used,
+    /// Share of its GPUs.
+    Share,
     /// Of that: traced.
     Traced,
     /// Driver-reported memory that was not traced.
     Untracked,
     /// Peak of the traced memory.
     Peak,
+    /// Resident host memory, of processes of this host.
+    Resident,
     /// Growth per hour.
     Growth,
     /// Chart of the used memory.
@@ -53,17 +57,19 @@ pub enum ProcessColumn {
 
 impl ProcessColumn {
     /// All columns, in their order.
-    pub const ALL: [Self; 17] = [
-        Self::Host,
+    pub const ALL: [Self; 19] = [
+        Self::HostName,
         Self::Pid,
         Self::User,
         Self::Program,
         Self::Gpu,
         Self::Container,
         Self::Used,
+        Self::Share,
         Self::Traced,
         Self::Untracked,
         Self::Peak,
+        Self::Resident,
         Self::Growth,
         Self::History,
         Self::Full,
@@ -75,7 +81,7 @@ impl ProcessColumn {
 
     /// Columns that are shown unless others are chosen.
     pub const DEFAULT: [Self; 10] = [
-        Self::Host,
+        Self::HostName,
         Self::Pid,
         Self::User,
         Self::Program,
@@ -90,23 +96,25 @@ impl ProcessColumn {
     /// Title, width and rank.
     pub const fn spec(self) -> ColumnSpec {
         match self {
-            Self::Host => ColumnSpec::flexible("HOST", 6, 5),
+            Self::HostName => ColumnSpec::flexible("HOST", 6, 5),
             Self::Pid => ColumnSpec::right("PID", 0),
             Self::User => ColumnSpec::flexible("USER", 4, 4),
             Self::Program => ColumnSpec::flexible("PROGRAM", 8, 0),
             Self::Gpu => ColumnSpec::left("GPU", 7),
             Self::Container => ColumnSpec::flexible("CONTAINER", 8, 8),
             Self::Used => ColumnSpec::right("USED", 0),
+            Self::Share => ColumnSpec::right("OF GPU", 7),
             Self::Traced => ColumnSpec::right("TRACED", 9),
             Self::Untracked => ColumnSpec::right("UNTRACKED", 10),
             Self::Peak => ColumnSpec::right("PEAK", 9),
+            Self::Resident => ColumnSpec::right("HOST MEM", 9),
             Self::Growth => ColumnSpec::right("GROWTH/H", 1),
             Self::History => ColumnSpec::left("HISTORY", 6),
             Self::Full => ColumnSpec::right("FULL IN", 3),
             Self::Age => ColumnSpec::right("AGE", 8),
             Self::Count => ColumnSpec::right("ALLOCS", 8),
             Self::Verdict => ColumnSpec::left("VERDICT", 2),
-            Self::At => ColumnSpec::flexible("AT", 6, 4),
+            Self::At => ColumnSpec::place("AT", 6, 4),
         }
     }
 }
@@ -122,6 +130,8 @@ pub struct ProcessCells<'a> {
     pub history: &'a [u64],
     /// Used memory at the baseline, if there is one: then only what was added is shown.
     pub baseline: Option<Bytes>,
+    /// Resident host memory, if known.
+    pub resident: Option<Bytes>,
 }
 
 /// Returns a cell.
@@ -129,7 +139,7 @@ pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) 
     let process = row.process;
     let leak = row.leaks.first().and_then(|index| of.view.leaks.get(*index));
     match column {
-        ProcessColumn::Host => sanitize(of.host).into_owned(),
+        ProcessColumn::HostName => sanitize(of.host).into_owned(),
         ProcessColumn::Pid => process.key.pid.to_string(),
         ProcessColumn::User => sanitize(&row.user).into_owned(),
         ProcessColumn::Program => match row.process.mig.as_deref() {
@@ -150,11 +160,15 @@ pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) 
             Some(before) => added(row.used, before),
             None => compact_size(row.used.0),
         },
+        ProcessColumn::Share => percent(row.used.0, total_of(row, of.view)),
         ProcessColumn::Traced => compact_size(process.live_bytes.0),
         ProcessColumn::Untracked => {
             process.untracked().map_or_else(String::new, |bytes| compact_size(bytes.0))
         }
         ProcessColumn::Peak => compact_size(process.peak_bytes.0),
+        ProcessColumn::Resident => {
+            of.resident.map_or_else(String::new, |bytes| compact_size(bytes.0))
+        }
         ProcessColumn::Growth => match (leak, row.growth_per_hour) {
             (Some(leak), _) if !leak.resource.is_device() => growth(leak).replace("/h", ""),
             (_, Some(0)) => "·".to_owned(),
@@ -169,12 +183,18 @@ pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) 
         ProcessColumn::Verdict => text::state(row.state),
         ProcessColumn::At => leak.map_or_else(String::new, |leak| {
             let place = leak_location(leak);
-            let place = place.strip_prefix(row.program).map_or(place.clone(), ToOwned::to_owned);
+            let place = place_in(row.program, &place);
             let more = row.leaks.len() - 1;
-            let at = if more > 0 { format!("{place} +{more}") } else { place };
+            let at = if more > 0 { format!("{place} +{more}") } else { place.to_owned() };
             sanitize(&at).into_owned()
         }),
     }
+}
+
+/// Returns the total memory of the GPUs that a process uses.
+fn total_of(row: &ProcessRow<'_>, view: &View<'_>) -> u64 {
+    let used = view.gpus.iter().filter(|gpu| gpu.gpu.is_some_and(|id| row.gpus.contains(&id)));
+    used.filter_map(|gpu| gpu.total).fold(0, |sum, total| sum.saturating_add(total.0))
 }
 
 /// Returns a cell of the line of a group.
@@ -196,17 +216,6 @@ pub fn group_cell(column: ProcessColumn, label: &str, totals: &GroupTotals) -> S
         },
         _ => String::new(),
     }
-}
-
-/// Whether a process contains a text in any of its cells. Upper and lower case are the same.
-pub fn matches(row: &ProcessRow<'_>, of: &ProcessCells<'_>, needle: &str) -> bool {
-    let needle = needle.to_lowercase();
-    let columns = ProcessColumn::ALL.iter().filter(|column| {
-        !matches!(column, ProcessColumn::History | ProcessColumn::Full | ProcessColumn::Age)
-    });
-    needle.is_empty()
-        || sanitize(&row.process.name).to_lowercase().contains(&needle)
-        || columns.into_iter().any(|column| cell(*column, row, of).to_lowercase().contains(&needle))
 }
 
 /// Formats what was added since the baseline.

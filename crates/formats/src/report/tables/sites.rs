@@ -17,7 +17,7 @@ const CHART_WIDTH: usize = 12;
 
 /// Columns.
 pub const COLUMNS: [ColumnSpec; 9] = [
-    ColumnSpec::flexible("PLACE", 12, 0),
+    ColumnSpec::place("PLACE", 12, 0),
     ColumnSpec::right("LIVE", 0),
     ColumnSpec::right("ALLOCS", 3),
     ColumnSpec::right("FREED", 4),
@@ -25,7 +25,7 @@ pub const COLUMNS: [ColumnSpec; 9] = [
     ColumnSpec::right("GROWTH/H", 1),
     ColumnSpec::left("HISTORY", 5),
     ColumnSpec::left("VERDICT", 2),
-    ColumnSpec::left("KIND", 6),
+    ColumnSpec::flexible("KIND", 6, 6),
 ];
 
 /// Returns the cells of a site. `verdict`: its worst one, if it was classified. `baseline`: show what
@@ -48,11 +48,13 @@ pub fn cells(
         None => String::new(),
     };
     let history: Vec<u64> = site.growth.live.iter().map(|bytes| bytes.0).collect();
+    let is_memory = !site.kinds.is_empty() || site.objects.is_empty();
+    let allocations = if is_memory { compact_count(site.live_allocations) } else { String::new() };
     let life = site.median_lifetime().map_or_else(String::new, format_duration);
     vec![
         sanitize(&site_location(site.name, &site.frames)).into_owned(),
         live,
-        compact_count(site.live_allocations),
+        allocations,
         percent(site.freed_total, site.allocations_total),
         life,
         growth,
@@ -77,15 +79,17 @@ fn kinds(site: &SiteView) -> String {
     memory.chain(of_objects).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the lines above the sites of a process: what its memory consists of.
-pub fn composition(process: &engine::snapshot::ProcessView) -> String {
+/// Returns the parts of the line above the sites of a process: what its memory consists of.
+pub fn composition(process: &engine::snapshot::ProcessView) -> Vec<String> {
     let mut parts: Vec<String> = process
         .kinds
         .iter()
         .filter(|view| view.kind.allocator().is_none())
         .map(|view| {
             let size = compact_size(view.live_bytes.0);
-            format!("{} {size} in {}", view.kind.name(), compact_count(view.live_allocations))
+            let count = compact_count(view.live_allocations);
+            let noun = if view.live_allocations == 1 { "alloc" } else { "allocs" };
+            format!("{} {size} in {count} {noun}", view.kind.name())
         })
         .collect();
     if let Some(untracked) = process.untracked().filter(|bytes| *bytes > Bytes(0)) {
@@ -98,5 +102,8 @@ pub fn composition(process: &engine::snapshot::ProcessView) -> String {
             parts.push(format!("{title}: {noun}s {allocated}, cached {cached}"));
         }
     }
-    if parts.is_empty() { "no live memory".to_owned() } else { parts.join("  ") }
+    if parts.is_empty() {
+        parts.push("no live memory".to_owned());
+    }
+    parts
 }

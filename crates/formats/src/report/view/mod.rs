@@ -16,7 +16,8 @@ pub(crate) use last::{gpu_lines, headline, leak_pids};
 pub use leak_details::write_leak;
 pub(crate) use leak_details::{fold_phrase, write_stack};
 pub use notes::text as note_text;
-pub(crate) use out_of_memory::{out_of_memory_line, write_out_of_memory};
+pub(crate) use out_of_memory::{out_of_memory_line, out_of_memory_request, write_out_of_memory};
+pub(crate) use table::shorten_place;
 pub(crate) use table::{fit, without_directories};
 pub use table::{shorten, wrap};
 pub use text::verdict_line;
@@ -25,7 +26,9 @@ pub use units::{compact_size, duration_words};
 use engine::model::{Bytes, CallStack, Frame, Language, MemoryKind, SiteName};
 use engine::view::{GpuFacts, Leak, LeakResource};
 
-use super::analysis::frames::{self, base};
+pub(crate) use super::analysis::frames::base;
+
+use super::analysis::frames;
 use super::verdict;
 use crate::export::GpuLabel;
 
@@ -39,6 +42,11 @@ pub fn gpu_facts(gpus: &[GpuLabel]) -> Vec<GpuFacts<'_>> {
 /// Returns the line and function of a leak: `train.py:8,9,10 evaluate`.
 pub fn leak_location(leak: &Leak<'_>) -> String {
     location(leak.stack, &leak.lines)
+}
+
+/// Returns a place without its file name if that is the program, which is shown next to it.
+pub(crate) fn place_in<'a>(program: &str, place: &'a str) -> &'a str {
+    place.strip_prefix(program).filter(|rest| rest.starts_with(':')).unwrap_or(place)
 }
 
 /// Returns the line and function of a stack.
@@ -74,7 +82,7 @@ const MAX_LINES: usize = 4;
 
 /// Returns the function without parameters, template arguments and namespaces; a method keeps its
 /// class, if that is written with a capital letter.
-fn short_function(frame: &Frame) -> String {
+pub(crate) fn short_function(frame: &Frame) -> String {
     let name = frames::function(frame);
     let is_plain = frame.function.is_empty() || frame.language != Language::Native;
     if is_plain || name.starts_with('<') {

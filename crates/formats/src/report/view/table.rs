@@ -95,6 +95,26 @@ pub fn shorten(text: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
+/// Shortens `file:line function`: the line number stays, then the end of the file name.
+pub(crate) fn shorten_place(text: &str, width: usize) -> String {
+    let is_number =
+        |(at, _): &(usize, &str)| text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let Some((colon, _)) = text.match_indices(':').find(is_number) else {
+        return shorten(text, width);
+    };
+    let end = text[colon..].find(' ').map_or(text.len(), |blank| colon + blank);
+    let (place, line) = (length(&text[..end]), length(&text[colon..end]));
+    // A part of the file name besides its line, or else the line is of no use.
+    if length(text) <= width || place < width || line + 4 > width {
+        return shorten(text, width);
+    }
+    if place == width {
+        return text[..end].to_owned();
+    }
+    let cut = place - (width - 1);
+    format!("…{}", text[..end].chars().skip(cut).collect::<String>())
+}
+
 /// Number of characters.
 pub(crate) fn length(text: &str) -> usize {
     text.chars().count()
@@ -160,6 +180,18 @@ mod tests {
         ColumnSpec::flexible("PROGRAM", 4, 0),
         ColumnSpec::left("AT", 0),
     ];
+
+    #[test]
+    fn shortened_places_keep_their_line() {
+        let place = "torch_loss_history.py:11 validate";
+        assert_eq!(shorten_place(place, 33), place);
+        assert_eq!(shorten_place(place, 26), "torch_loss_history.py:11 …");
+        assert_eq!(shorten_place(place, 24), "torch_loss_history.py:11");
+        assert_eq!(shorten_place(place, 12), "…story.py:11");
+        assert_eq!(shorten_place(place, 6), "torch…");
+        assert_eq!(shorten_place(":16,13 capture +1", 10), ":16,13 ca…");
+        assert_eq!(shorten_place("c10::cuda::malloc", 8), "c10::cu…");
+    }
 
     fn rows() -> Vec<Vec<String>> {
         let row = |cells: [&str; 3]| cells.map(ToOwned::to_owned).to_vec();

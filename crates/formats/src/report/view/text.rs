@@ -245,7 +245,7 @@ fn folded(rest: &[&ProcessRow<'_>]) -> Option<String> {
 
 /// Returns the cells of a process.
 pub(super) fn cells(row: &ProcessRow<'_>, view: &View<'_>) -> Vec<String> {
-    let of = ProcessCells { view, host: "", history: &[], baseline: None };
+    let of = ProcessCells { view, host: "", history: &[], baseline: None, resident: None };
     SHOWN.iter().map(|column| processes::cell(*column, row, &of)).collect()
 }
 

@@ -40,6 +40,11 @@ function facts(rows) {
   return list;
 }
 
+/** Returns text whose parts between backticks are code. @param {string} text @returns {Child[]} */
+function prose(text) {
+  return text.split("`").map((part, index) => (index % 2 === 1 ? el("code", {}, part) : part));
+}
+
 /** @param {string} text */
 function heading(text) {
   return el("h2", {}, text);

@@ -26,7 +26,7 @@ function startVerdict() {
     if (listed[index + 1]?.advice === text) return "";
     let first = index;
     while (first > 0 && listed[first - 1].advice === text) first -= 1;
-    return el("div", { class: "more" }, first < index ? `${first + 1} to ${index + 1}: ${text}` : text);
+    return el("div", { class: "more" }, first < index ? `${first + 1} to ${index + 1}: ` : "", ...prose(text));
   };
   if (total > 0) holder.append(el("ol", { id: "verdict-leaks" }, ...listed.map((leak, index) => el("li", {}, link(leak), advice(index)))));
   if (total > 10) holder.append(el("p", { class: "more" }, `${countText(total - 10)} more under Growing.`));

@@ -126,9 +126,7 @@ fn header(
     if context.source == Some(CaptureSource::InProcess) {
         writeln!(out, "{}", style.dim("Source: in-process library"))?;
     }
-    for oom in &snapshot.out_of_memory {
-        write_out_of_memory(out, oom, &context.gpus, &context.clock, style)?;
-    }
+    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock, style)?;
     Ok(())
 }
 

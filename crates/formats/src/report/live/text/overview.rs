@@ -44,9 +44,7 @@ pub fn news(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    for oom in &snapshot.out_of_memory {
-        write_out_of_memory(out, oom, &context.gpus, &context.clock, style)?;
-    }
+    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock, style)?;
     anomalies(out, &snapshot.anomalies, context, style)?;
     marks(out, &snapshot.marks, context, style)
 }
@@ -152,7 +150,7 @@ fn section(
     }
     failures(out, process, context, style)?;
     api_misuse(out, &process.api_misuse, style)?;
-    match &process.activity {
+    match process.activity.as_ref().filter(|activity| activity.launches > 0) {
         Some(activity) => kernels::text::section(out, activity, style),
         None => Ok(()),
     }

@@ -67,16 +67,18 @@ async function processDetails(pid, gpu) {
   const from = gpu ? { gpu, pid } : { pid };
   const kinds = Object.entries(process.live_bytes_by_kind).map(([kind, bytes]) => `${sizeText(Number(bytes))} ${kind}`);
   const { container } = process;
+  const pools = (process.allocators ?? []).flatMap((/** @type {any} */ one) => one.pools.map((/** @type {any} */ pool) => [one.allocator, pool]));
+  const caches = pools.map((/** @type {any} */ [name, pool]) => `${name} on ${pool.device === undefined ? "an unknown device" : `gpu_${pool.device}`}: ${sizeText(pool.allocated_bytes)} in ${some(pool.live_blocks, "block")}, ${sizeText(pool.cached_bytes)} cached`);
   const largest = process.threads.flatMap((/** @type {any} */ thread) => thread.allocations).sort((/** @type {any} */ one, /** @type {any} */ other) => other.bytes - one.bytes).slice(0, 5);
   return [
     processCrumbs(`${pid} ${process.program}`, gpu),
-    ...leaks.rows.flatMap((/** @type {LeakRow} */ leak) => [el("p", {}, openLink(leak.sentence, { ...from, leak: leak.key })), el("p", { class: "advice" }, leak.advice)]),
+    ...leaks.rows.flatMap((/** @type {LeakRow} */ leak) => [el("p", {}, openLink(leak.sentence, { ...from, leak: leak.key })), el("p", { class: "advice" }, ...prose(leak.advice))]),
     facts([
       ["User", process.user], ["Name", process.name === process.program ? null : process.name],
       ["Container", container ? container.pod?.name ?? container.name ?? container.id?.slice(0, 12) : null],
       ["Used", process.used_reported ? `${sizeText(process.used_bytes)}, as the driver reports it` : null],
       ["Live", `${sizeText(process.live_bytes)} in ${some(process.live_allocations, "allocation")}`],
-      ["By kind", kinds.join(", ")], ["Untracked", process.untracked_bytes === undefined ? null : sizeText(process.untracked_bytes)],
+      ["By kind", kinds.join(", ")], ["Allocators", caches.join("; ")], ["Untracked", process.untracked_bytes === undefined ? null : sizeText(process.untracked_bytes)],
       ["Peak", sizeText(process.peak_bytes)], ["Allocated", `${some(process.allocations_total, "allocation")}, ${countText(process.frees_total)} freed`],
       ["Failed", process.failed_allocations ? countText(process.failed_allocations) : null],
       ["Accuracy", process.exact ? "exact" : "not exact"],
@@ -127,7 +129,7 @@ async function leakDetails(key) {
       ["Holds", leak.holds], ["Grows", leak.grows], ["Confidence", leak.cells[6]], ["User", leak.user], ["GPU", leak.gpu],
       ["Processes", el("span", {}, ...leak.pids.slice(0, 20).flatMap((pid) => [openLink(String(pid), { pid }), " "]))],
     ]),
-    el("h3", {}, "Try"), el("p", { class: "advice" }, leak.advice),
+    el("h3", {}, "Try"), el("p", { class: "advice" }, ...prose(leak.advice)),
     ...leak.sites.flatMap((site) => [
       el("h3", {}, `Evidence of ${site.location}`),
       bullets([`holds ${site.holds}`, ...site.evidence]),
