@@ -197,12 +197,12 @@ def main():
             pass
     # The best of three runs: other programs on the machine only make it slower.
     ours, seconds, cpu, memory = min((child([*options.command, options.file]) for _ in range(3)),
-                                     key=lambda run: run[2])
-    print(f"command  {seconds:8.2f} s  {cpu:8.2f} s CPU          {memory:8.0f} MiB")
+                                     key=lambda run: run[1])
+    print(f"command  {seconds:8.2f} s           {cpu:8.2f} s CPU          {memory:8.0f} MiB")
     for reader in ("plain", "stacks"):
         command = [sys.executable, __file__, "--file", options.file, "--reader", reader]
         result, took, used, memory = child(command)
-        print(f"{reader:8} {took:8.2f} s  {used:8.2f} s CPU {used / cpu:6.1f} x {memory:8.0f} MiB")
+        print(f"{reader:8} {took:8.2f} s {took / seconds:6.1f} x  {used:8.2f} s CPU {used / cpu:6.1f} x {memory:8.0f} MiB")
         if ours["held_bytes"] != result["live_bytes"]:
             sys.exit(f"held_bytes: {ours['held_bytes']}, in Python {result['live_bytes']}")
 

@@ -8,6 +8,7 @@
 
 mod html;
 mod pickle;
+mod read_ahead;
 mod replay;
 mod snapshot;
 mod warnings;
@@ -15,6 +16,7 @@ mod warnings;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
+use std::thread;
 
 use engine::model::Timestamp;
 
@@ -22,6 +24,7 @@ use self::pickle::byte_window::ByteWindow;
 use self::pickle::error::{ReadError, ReadErrorKind};
 use self::pickle::machine::PickleMachine;
 use self::pickle::value::{RunItem, Value};
+use self::read_ahead::ReadAhead;
 use self::replay::device_trace::device_traces;
 use self::replay::live_addresses::LiveAddresses;
 use self::replay::{ReplayContext, TraceReplayer, timestamp};
@@ -31,21 +34,34 @@ use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
 /// Smaller times are not microseconds since 1970, but entry numbers.
 const REAL_TIME: u64 = 1 << 40;
 
+/// Shorter inputs are read by one thread.
+const MIN_READ_AHEAD: u64 = 4 << 20;
+
 /// Reads a snapshot: the pickle itself, or an HTML page that contains one.
 ///
 /// # Errors
 /// The file cannot be read, is not a snapshot, or is damaged.
 pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, ImportError> {
-    let (input, is_page) =
-        open(path).map_err(|source| ImportError::Io { path: path.into(), source })?;
-    let Some(input) = input else {
+    let io_error = |source| ImportError::Io { path: path.into(), source };
+    let (input, is_page) = open(path).map_err(io_error)?;
+    let Some((input, max)) = input else {
         return Err(not_recognised(path, is_page));
     };
-    read_pickle(input, sink).map_err(|error| explain(path, error, is_page))
+    thread::scope(|scope| {
+        let input: Box<dyn Read> = match max {
+            0..MIN_READ_AHEAD => input,
+            _ => Box::new(ReadAhead::start(scope, input).map_err(io_error)?),
+        };
+        let window = ByteWindow::new(input, max);
+        read_pickle(window, sink).map_err(|error| explain(path, error, is_page))
+    })
 }
 
+/// A pickle, and its maximum length.
+type Input = (Box<dyn Read + Send>, u64);
+
 /// Opens the pickle of a file, if it starts like one; also returns whether it is inside a page.
-fn open(path: &Path) -> std::io::Result<(Option<ByteWindow>, bool)> {
+fn open(path: &Path) -> std::io::Result<(Option<Input>, bool)> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut start = [0; 64];
@@ -59,12 +75,12 @@ fn open(path: &Path) -> std::io::Result<(Option<ByteWindow>, bool)> {
     file.rewind()?;
     let start = start.get(..known).unwrap_or_default();
     if matches!(start, [0x80, 0..=5, ..]) {
-        return Ok((Some(ByteWindow::new(Box::new(file), length)), false));
+        return Ok((Some((Box::new(file), length)), false));
     }
     let is_page = start.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'<' | b'['));
-    let page = is_page.then(|| {
+    let page = is_page.then(|| -> Input {
         let page = html::pickle(BufReader::with_capacity(1 << 16, file));
-        ByteWindow::new(Box::new(page), length / 4 * 3 + 3)
+        (Box::new(page), length / 4 * 3 + 3)
     });
     Ok((page, is_page))
 }

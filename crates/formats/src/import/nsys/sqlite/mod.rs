@@ -2,6 +2,7 @@
 
 pub(crate) mod database;
 pub(super) mod page_reader;
+mod parallel;
 pub(super) mod record;
 pub(super) mod string_table;
 pub(super) mod table;

@@ -1,30 +1,22 @@
 //! Rows of a table read directly from SQLite's pages, several times as fast as through SQLite. Only
 //! the common case is supported: a rowid table in a file that is not being written. Anything else
-//! is [`UnsupportedLayout`], and the caller uses SQLite instead.
+//! is [`Failed::Unusual`], and the caller uses SQLite instead.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
+use std::thread;
 
+use super::parallel;
 use super::record::{LayoutCache, RecordRow, varint};
-
-/// The file has an unsupported layout.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct UnsupportedLayout;
 
 /// Error of reading rows from the pages.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// SQLite may be able to read the file.
+    /// The layout is not supported, or damaged. SQLite may be able to read the file.
     Unusual,
     /// The file cannot be read at all.
     Io(io::Error),
-}
-
-impl From<UnsupportedLayout> for Failed {
-    fn from(_: UnsupportedLayout) -> Self {
-        Self::Unusual
-    }
 }
 
 impl From<io::Error> for Failed {
@@ -42,6 +34,13 @@ const MAX_RECORD_BYTES: u64 = 1 << 24;
 
 /// Bytes that are read at once if pages are consecutive.
 const READ_AHEAD_BYTES: usize = 1 << 18;
+
+/// Files with fewer pages are read by one thread.
+const MIN_PARALLEL_PAGES: u32 = if cfg!(test) { 16 } else { 1024 };
+
+/// Types of pages of a table.
+const LEAF: u8 = 0x0d;
+const INTERIOR: u8 = 0x05;
 
 /// A database file, read by page.
 #[derive(Debug)]
@@ -66,8 +65,8 @@ impl PageReader {
             size if size >= 512 && size.is_power_of_two() => size as usize,
             _ => return Err(Failed::Unusual),
         };
-        let usable = page.checked_sub(header[20] as usize).ok_or(UnsupportedLayout)?;
-        let count = u32::try_from(length / page as u64).ok().ok_or(UnsupportedLayout)?;
+        let usable = page.checked_sub(header[20] as usize).ok_or(Failed::Unusual)?;
+        let count = u32::try_from(length / page as u64).ok().ok_or(Failed::Unusual)?;
         // Neither write-ahead logging, nor an encoding other than UTF-8.
         let is_supported = header[18] == 1 && header[19] == 1 && number(56) == 1;
         if &header[..16] != b"SQLite format 3\0" || usable < 480 || !is_supported {
@@ -77,58 +76,33 @@ impl PageReader {
     }
 
     /// Calls `each` with the rows of the table whose tree has its root at page `root`, by rowid.
+    /// Large files are decoded by other threads.
     pub(crate) fn rows<const N: usize, E>(
+        &self,
+        root: u32,
+        positions: &[u8],
+        each: impl FnMut(&RecordRow<'_, N>) -> Result<(), E>,
+    ) -> Result<Result<(), E>, Failed> {
+        let has_cores = || thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        if self.count >= MIN_PARALLEL_PAGES && has_cores() {
+            parallel::rows(self, root, positions, each)
+        } else {
+            self.rows_in_sequence(root, positions, each)
+        }
+    }
+
+    /// The same on this thread.
+    pub(super) fn rows_in_sequence<const N: usize, E>(
         &self,
         root: u32,
         positions: &[u8],
         mut each: impl FnMut(&RecordRow<'_, N>) -> Result<(), E>,
     ) -> Result<Result<(), E>, Failed> {
-        let mut window = ReadAhead::default();
-        let mut layouts = LayoutCache::new(positions);
-        let mut visited = 0_u32;
-        // Pages to visit, with their depth; the next one last.
-        let mut pending = vec![(root, 0_usize)];
-        while let Some((number, depth)) = pending.pop() {
-            visited += 1;
-            if visited > self.count || depth > MAX_TREE_DEPTH {
-                return Err(Failed::Unusual);
-            }
-            let page = window.page(self, number)?;
-            let header = if number == 1 { 100 } else { 0 };
-            let cells = usize::from(short(page, header + 3).ok_or(UnsupportedLayout)?);
-            match page.get(header) {
-                Some(0x0d) => {
-                    let mut row = RecordRow::EMPTY;
-                    for cell in 0..cells {
-                        let at = short(page, header + 8 + 2 * cell).ok_or(UnsupportedLayout)?;
-                        let cell =
-                            page.get(usize::from(at)..self.usable).ok_or(UnsupportedLayout)?;
-                        let Some(record) = self.record(cell)? else {
-                            let record = self.long_record(cell)?;
-                            let mut row = RecordRow::EMPTY;
-                            layouts.decode(&record, &mut row).ok_or(UnsupportedLayout)?;
-                            if let Err(error) = each(&row) {
-                                return Ok(Err(error));
-                            }
-                            continue;
-                        };
-                        layouts.decode(record, &mut row).ok_or(UnsupportedLayout)?;
-                        if let Err(error) = each(&row) {
-                            return Ok(Err(error));
-                        }
-                    }
-                }
-                Some(0x05) => {
-                    pending.push((four(page, header + 8).ok_or(UnsupportedLayout)?, depth + 1));
-                    for cell in (0..cells).rev() {
-                        let at = short(page, header + 12 + 2 * cell).ok_or(UnsupportedLayout)?;
-                        pending.push((
-                            four(page, usize::from(at)).ok_or(UnsupportedLayout)?,
-                            depth + 1,
-                        ));
-                    }
-                }
-                _ => return Err(Failed::Unusual),
+        let mut leaves = LeafPages::new(self, root);
+        let mut decoder = LeafDecoder::new(self, positions);
+        while let Some(leaf) = leaves.next()? {
+            if let Err(error) = decoder.rows(leaf, &mut each)? {
+                return Ok(Err(error));
             }
         }
         Ok(Ok(()))
@@ -136,18 +110,18 @@ impl PageReader {
 
     /// Returns the record of a cell, unless it spans several pages.
     #[inline]
-    fn record<'a>(&self, cell: &'a [u8]) -> Result<Option<&'a [u8]>, UnsupportedLayout> {
-        let (payload, begin) = record_start(cell).ok_or(UnsupportedLayout)?;
+    fn record<'a>(&self, cell: &'a [u8]) -> Result<Option<&'a [u8]>, Failed> {
+        let (payload, begin) = record_start(cell).ok_or(Failed::Unusual)?;
         if payload > self.usable as u64 - 35 {
             return Ok(None);
         }
-        cell.get(begin..begin + payload as usize).map(Some).ok_or(UnsupportedLayout)
+        cell.get(begin..begin + payload as usize).map(Some).ok_or(Failed::Unusual)
     }
 
     /// Returns a record that spans several pages.
     #[cold]
     fn long_record(&self, cell: &[u8]) -> Result<Vec<u8>, Failed> {
-        let (payload, begin) = record_start(cell).ok_or(UnsupportedLayout)?;
+        let (payload, begin) = record_start(cell).ok_or(Failed::Unusual)?;
         if payload > MAX_RECORD_BYTES {
             return Err(Failed::Unusual);
         }
@@ -155,24 +129,124 @@ impl PageReader {
         let min = (usable - 12) * 32 / 255 - 23;
         let local = min + (payload - min) % (usable - 4);
         let local = if local <= usable - 35 { local } else { min };
-        let mut record = cell.get(begin..begin + local).ok_or(UnsupportedLayout)?.to_vec();
-        let mut next = four(cell, begin + local).ok_or(UnsupportedLayout)?;
+        let mut record = cell.get(begin..begin + local).ok_or(Failed::Unusual)?.to_vec();
+        let mut next = four(cell, begin + local)?;
         let mut buffer = vec![0; usable];
         while record.len() < payload {
             self.read(next, &mut buffer)?;
-            next = four(&buffer, 0).ok_or(UnsupportedLayout)?;
+            next = four(&buffer, 0)?;
             let part = (payload - record.len()).min(usable - 4);
-            record.extend_from_slice(buffer.get(4..4 + part).ok_or(UnsupportedLayout)?);
+            record.extend_from_slice(buffer.get(4..4 + part).ok_or(Failed::Unusual)?);
         }
         Ok(record)
     }
 
     fn read(&self, number: u32, buffer: &mut [u8]) -> Result<(), Failed> {
-        let page =
-            number.checked_sub(1).filter(|_| number <= self.count).ok_or(UnsupportedLayout)?;
+        let page = number.checked_sub(1).filter(|_| number <= self.count).ok_or(Failed::Unusual)?;
         let offset = u64::from(page) * self.page as u64;
         Ok(self.file.read_exact_at(buffer, offset)?)
     }
+}
+
+/// The leaf pages of a table, in order. All leaves of a tree have the same depth, so only the first
+/// one is read here.
+pub(super) struct LeafPages<'f> {
+    file: &'f PageReader,
+    window: ReadAhead,
+    visited: u32,
+    leaf_depth: Option<usize>,
+    /// Pages to visit, with their depth; the next one last.
+    pending: Vec<(u32, usize)>,
+}
+
+impl<'f> LeafPages<'f> {
+    pub(super) fn new(file: &'f PageReader, root: u32) -> Self {
+        let (window, pending) = (ReadAhead::default(), vec![(root, 0)]);
+        Self { file, window, visited: 0, leaf_depth: None, pending }
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<u32>, Failed> {
+        while let Some((number, depth)) = self.pending.pop() {
+            self.visited += 1;
+            if self.visited > self.file.count || depth > MAX_TREE_DEPTH {
+                return Err(Failed::Unusual);
+            }
+            if self.leaf_depth == Some(depth) {
+                return Ok(Some(number));
+            }
+            let page = self.window.page(self.file, number)?;
+            let header = header_offset(number);
+            match page.get(header) {
+                Some(&LEAF) if self.leaf_depth.is_none() => {
+                    self.leaf_depth = Some(depth);
+                    return Ok(Some(number));
+                }
+                Some(&INTERIOR) => {}
+                _ => return Err(Failed::Unusual),
+            }
+            let cells = short(page, header + 3)?;
+            self.pending.push((four(page, header + 8)?, depth + 1));
+            for cell in (0..cells).rev() {
+                let child = four(page, short(page, header + 12 + 2 * cell)?)?;
+                self.pending.push((child, depth + 1));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Decodes the rows of leaf pages.
+pub(super) struct LeafDecoder<'f, 'p, const N: usize> {
+    file: &'f PageReader,
+    window: ReadAhead,
+    layouts: LayoutCache<'p, N>,
+}
+
+impl<'f, 'p, const N: usize> LeafDecoder<'f, 'p, N> {
+    pub(super) fn new(file: &'f PageReader, positions: &'p [u8]) -> Self {
+        Self { file, window: ReadAhead::default(), layouts: LayoutCache::new(positions) }
+    }
+
+    /// Calls `each` with the rows of a page.
+    pub(super) fn rows<E>(
+        &mut self,
+        number: u32,
+        each: &mut impl FnMut(&RecordRow<'_, N>) -> Result<(), E>,
+    ) -> Result<Result<(), E>, Failed> {
+        let Self { file, window, layouts } = self;
+        let page = window.page(file, number)?;
+        let header = header_offset(number);
+        if page.get(header) != Some(&LEAF) {
+            return Err(Failed::Unusual);
+        }
+        let cells = short(page, header + 3)?;
+        let mut row = RecordRow::EMPTY;
+        for cell in 0..cells {
+            let at = short(page, header + 8 + 2 * cell)?;
+            let cell = page.get(at..file.usable).ok_or(Failed::Unusual)?;
+            let passed = match file.record(cell)? {
+                Some(record) => {
+                    layouts.decode(record, &mut row).ok_or(Failed::Unusual)?;
+                    each(&row)
+                }
+                None => {
+                    let record = file.long_record(cell)?;
+                    let mut row = RecordRow::EMPTY;
+                    layouts.decode(&record, &mut row).ok_or(Failed::Unusual)?;
+                    each(&row)
+                }
+            };
+            if let Err(error) = passed {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Returns the offset of a page's own header: the first page starts with that of the file.
+const fn header_offset(number: u32) -> usize {
+    if number == 1 { 100 } else { 0 }
 }
 
 /// Pages that were read together. Tables are mostly written in page order, so it reads further
@@ -192,18 +266,18 @@ impl ReadAhead {
             let near = distance <= self.pages.saturating_mul(2);
             let pages = if near { self.pages * 2 } else { self.pages / 2 }.clamp(1, max);
             let remaining =
-                file.count.checked_sub(number).ok_or(UnsupportedLayout)?.saturating_add(1);
+                file.count.checked_sub(number).ok_or(Failed::Unusual)?.saturating_add(1);
             let pages = pages.min(remaining);
             let length = pages as usize * file.page;
             if self.bytes.len() < length {
                 self.bytes.resize(length, 0);
             }
             self.pages = 0;
-            file.read(number, self.bytes.get_mut(..length).ok_or(UnsupportedLayout)?)?;
+            file.read(number, self.bytes.get_mut(..length).ok_or(Failed::Unusual)?)?;
             (self.first, self.pages) = (number, pages);
         }
         let at = number.wrapping_sub(self.first) as usize * file.page;
-        Ok(self.bytes.get(at..at + file.page).ok_or(UnsupportedLayout)?)
+        self.bytes.get(at..at + file.page).ok_or(Failed::Unusual)
     }
 }
 
@@ -222,11 +296,13 @@ fn record_start(cell: &[u8]) -> Option<(u64, usize)> {
 }
 
 #[inline]
-fn short(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_be_bytes)
+fn short(bytes: &[u8], at: usize) -> Result<usize, Failed> {
+    let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or(Failed::Unusual)?;
+    Ok(usize::from(u16::from_be_bytes(*bytes)))
 }
 
 #[inline]
-fn four(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
+fn four(bytes: &[u8], at: usize) -> Result<u32, Failed> {
+    let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or(Failed::Unusual)?;
+    Ok(u32::from_be_bytes(*bytes))
 }

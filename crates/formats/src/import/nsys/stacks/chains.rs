@@ -63,6 +63,7 @@ pub(crate) fn read(
         chains: ChainSites { ids, sites, shift },
         frames: HashMap::new(),
         current: None,
+        open_frames: Vec::new(),
         scattered: false,
         invalid: 0,
         strings,
@@ -120,7 +121,9 @@ struct ChainReader<'a, 'd> {
     chains: ChainSites,
     /// Frames by symbol, module and whether the symbol is only an address.
     frames: HashMap<(i64, i64, bool), (FrameId, FrameRelevance)>,
+    /// The chain whose rows are being read, and its frames: depth, frame and relevance.
     current: Option<OpenChain>,
+    open_frames: Vec<(i64, FrameId, FrameRelevance)>,
     /// Whether rows of one chain are not consecutive.
     scattered: bool,
     invalid: u64,
@@ -128,13 +131,11 @@ struct ChainReader<'a, 'd> {
     sink: &'a mut dyn ImportSink,
 }
 
-/// The chain whose rows are being read.
+/// A chain whose rows are being read.
 struct OpenChain {
     id: i64,
     /// Index of its site, if an allocation refers to it.
     at: Option<usize>,
-    /// Depth, frame and relevance.
-    frames: Vec<(i64, FrameId, FrameRelevance)>,
 }
 
 /// Relevance of a frame.
@@ -152,6 +153,7 @@ impl RowReader<5> for ChainReader<'_, '_> {
     fn begin(&mut self) -> Result<(), ImportError> {
         self.chains.sites.fill(NO_SITE);
         (self.current, self.scattered, self.invalid) = (None, false, 0);
+        self.open_frames.clear();
         Ok(())
     }
 
@@ -165,18 +167,13 @@ impl RowReader<5> for ChainReader<'_, '_> {
             let at = u32::try_from(id).ok().and_then(|id| self.chains.ids.find(id));
             let known = at.and_then(|at| self.chains.sites.get(at)).is_some_and(|&s| s != NO_SITE);
             self.scattered |= known;
-            self.current = Some(OpenChain { id, at, frames: Vec::new() });
+            self.current = Some(OpenChain { id, at });
         }
-        let is_needed = self
-            .current
-            .as_ref()
-            .is_some_and(|current| current.at.is_some() && current.frames.len() < MAX_FRAMES);
-        if is_needed {
+        let is_needed = self.current.as_ref().is_some_and(|current| current.at.is_some());
+        if is_needed && self.open_frames.len() < MAX_FRAMES {
             let unresolved = row.int(3).is_some_and(|flag| flag != 0);
             let (frame, relevance) = self.frame(symbol, row.int(2).unwrap_or(-1), unresolved);
-            if let Some(current) = &mut self.current {
-                current.frames.push((depth, frame, relevance));
-            }
+            self.open_frames.push((depth, frame, relevance));
         }
         Ok(())
     }
@@ -213,20 +210,17 @@ impl ChainReader<'_, '_> {
 
     /// Stores the site of the completed chain.
     fn finish(&mut self) {
-        let Some(mut current) = self.current.take() else { return };
+        let Some(current) = self.current.take() else { return };
         let Some(slot) = current.at.and_then(|at| self.chains.sites.get_mut(at)) else { return };
-        current.frames.sort_by_key(|&(depth, ..)| depth);
-        let first =
-            current.frames.iter().position(|&(_, _, relevance)| relevance == FrameRelevance::Named);
-        let first = first.or_else(|| {
-            current
-                .frames
-                .iter()
-                .position(|&(_, _, relevance)| relevance == FrameRelevance::Unnamed)
-        });
+        let mut open = std::mem::take(&mut self.open_frames);
+        open.sort_by_key(|&(depth, ..)| depth);
+        let first_of = |wanted| open.iter().position(|&(_, _, relevance)| relevance == wanted);
+        let first = first_of(FrameRelevance::Named).or_else(|| first_of(FrameRelevance::Unnamed));
         let frames: Vec<_> =
-            current.frames.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
+            open.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
         *slot = self.sink.stacks().site(&frames).0;
+        open.clear();
+        self.open_frames = open;
     }
 }
 
