@@ -99,7 +99,6 @@ pub(super) static METRIC_MAPPINGS: &[Row] = &[
     count(&catalog::PROCESS_FAILURES, "vramscope.process.failed_allocations", "{call}"),
     count(&catalog::PROCESS_OUT_OF_MEMORY, "vramscope.process.out_of_memory", "{call}"),
     count(&catalog::PROCESS_LAUNCHES, "vramscope.process.launches", "{launch}"),
-    gauge(&catalog::PROCESS_MIG, "vramscope.process.mig", ""),
     gauge(&catalog::CONTAINER_LIVE, "vramscope.container.live", "By"),
     gauge(&catalog::CONTAINER_USED, "vramscope.container.used", "By"),
     gauge(&catalog::SITE_LIVE, "vramscope.site.live", "By"),

@@ -178,28 +178,15 @@ impl Overhead {
         account.calls += 1;
     }
 
-    /// Adds a change between two reports to the limits that were set in between.
-    fn record_limits(&mut self, delta: i128, calls: &Calls, is_estimated: bool) {
-        let found = candidates(delta, calls);
-        let all = shares(&self.accounts, delta, &found);
-        let Some((_, part, _)) = all.iter().find(|(cause, ..)| *cause == OverheadCause::Limit)
-        else {
-            return;
-        };
-        let count = calls.limits.iter().filter(|count| **count > 0).count();
-        let rounding = i128::from(calls.allocations).saturating_mul(GRANULARITY).min(delta.abs());
-        for (account, _) in self.limits.iter_mut().zip(calls.limits).filter(|(_, calls)| *calls > 0)
-        {
-            let is_alone = found.len() == 1 && count == 1;
-            account.bytes += part / count.max(1) as i128;
-            account.min += if is_alone { delta - rounding } else { delta.min(0) };
-            account.max += if is_alone { delta } else { delta.max(0) };
-            account.is_estimated |= is_estimated;
-        }
-    }
-
     /// Returns the limits that were set.
     fn limit_views(&self) -> Vec<LimitView> {
+        let mut limits = self.limits;
+        if let Some(newest) = &self.newest {
+            let delta = newest.untracked - self.assigned.map_or(0, |report| report.untracked);
+            let before = self.assigned.map(|report| report.calls).unwrap_or_default();
+            let calls = newest.calls.since(&before);
+            assign_limits(&mut limits, &self.accounts, delta, &calls, !self.is_clean());
+        }
         let signed = |bytes: i128| {
             i64::try_from(bytes).unwrap_or(if bytes < 0 { i64::MIN } else { i64::MAX })
         };
@@ -218,7 +205,7 @@ impl Overhead {
                 },
             })
         };
-        ContextLimit::ALL.into_iter().zip(&self.limits).filter_map(view).collect()
+        ContextLimit::ALL.into_iter().zip(&limits).filter_map(view).collect()
     }
 
     /// Whether the newest report can be assigned: no call overlapped it.
@@ -295,6 +282,30 @@ fn assign(
     }
 }
 
+/// Adds a change between two reports to the limits that were set in between.
+fn assign_limits(
+    limits: &mut [LimitAccount],
+    accounts: &[Account; OverheadCause::ALL.len()],
+    delta: i128,
+    calls: &Calls,
+    is_estimated: bool,
+) {
+    let found = candidates(delta, calls);
+    let all = shares(accounts, delta, &found);
+    let Some((_, part, _)) = all.iter().find(|(cause, ..)| *cause == OverheadCause::Limit) else {
+        return;
+    };
+    let count = calls.limits.iter().filter(|count| **count > 0).count();
+    let rounding = i128::from(calls.allocations).saturating_mul(GRANULARITY).min(delta.abs());
+    let is_alone = found.len() == 1 && count == 1;
+    for (account, _) in limits.iter_mut().zip(calls.limits).filter(|(_, calls)| *calls > 0) {
+        account.bytes += part / count.max(1) as i128;
+        account.min += if is_alone { delta - rounding } else { delta.min(0) };
+        account.max += if is_alone { delta } else { delta.max(0) };
+        account.is_estimated |= is_estimated;
+    }
+}
+
 /// Divides a change among several causes: first what objects of each cost when they were measured
 /// alone, then the rest to the first cause without such a value.
 fn shares(
@@ -365,7 +376,8 @@ impl Process {
             return;
         }
         assign(&mut self.overhead.accounts, delta, &calls, is_estimated);
-        self.overhead.record_limits(delta, &calls, is_estimated);
+        let Overhead { limits, accounts, .. } = &mut self.overhead;
+        assign_limits(limits, accounts, delta, &calls, is_estimated);
         self.record_costs(delta, &calls, (since, newest.queried_at));
         self.overhead.assigned = Some(newest);
     }
