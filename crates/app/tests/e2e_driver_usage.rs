@@ -180,3 +180,41 @@ fn late_attach_does_not_guess_between_two_gpus() {
     assert_eq!(bounds(&devices[0]), (Some(80 * MIB), Some(100 * MIB)), "{process}");
     assert_eq!(bounds(&devices[1]), (Some(100 * MIB), Some(120 * MIB)), "{process}");
 }
+
+#[test]
+fn processes_have_their_mig_instance_in_reports_and_recordings() {
+    let env = shared().env("SIM_MIG", "2");
+    // The second instance of the first device, in hexadecimal digits of its text.
+    let hex: String = b"VRAMSCOPE-MI0100".iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    let second = format!("MIG-{}", parts.join("-"));
+    let file = env.dir.path().join("run.arrows");
+    let workload = harness::simulator().join("workload");
+    let visible = format!("CUDA_VISIBLE_DEVICES={second}");
+    let traced = |format: &[&str]| {
+        let output = env
+            .command(VRAMSCOPE)
+            .args(["trace", "--interval", "300ms"])
+            .args(format)
+            .args(["--", "env", &visible])
+            .arg(&workload)
+            .args(["--hold-ms", "1500", "leak3", "--work-ms", "1", "--wait-ms", "1"])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json = traced(&["--json", "--record", file.to_str().unwrap()]);
+    let replayed = env.command(VRAMSCOPE).arg("replay").arg(&file).arg("--json").output().unwrap();
+    for text in [&json, &String::from_utf8(replayed.stdout).unwrap()] {
+        let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let mig = &last["processes"][0]["mig"];
+        assert_eq!(mig["uuid"], second.as_str(), "{last}");
+        assert_eq!(mig["profile"], "1g.3gb", "{last}");
+    }
+    let text = traced(&[]);
+    assert!(text.contains("(MIG 1g.3gb)"), "{text}");
+    // Without a name in its environment, the driver says which one it is.
+    let plain = env.trace(&[], &["--hold-ms", "2500", "leak3", "--work-ms", "1", "--wait-ms", "1"]);
+    let first = plain.last()["processes"][0]["mig"]["uuid"].as_str().unwrap_or("none");
+    assert!(first.starts_with("MIG-") && first != second, "{first}");
+}

@@ -76,7 +76,17 @@ fn each_cause_matches_the_driver_and_parts_add_up() {
     });
     workload.go();
     workload.wait_ready();
+    let limits = |process: &Value| part(&process["untracked_parts"], "context_limits");
+    let report = tracer.wait_for_process(pid, |process| limits(process) == 64);
+    let parts = &process(&report, pid)["untracked_parts"];
+    let own = parts.as_array().unwrap().iter().find(|part| part["part"] == "context_limits");
+    assert_eq!(own.unwrap()["precision"], "measured", "{parts}");
+    workload.go();
+    workload.wait_ready();
     tracer.wait_for_process(pid, |process| part(&process["untracked_parts"], "graph_execs") == 60);
+    workload.go();
+    workload.wait_ready();
+    tracer.wait_for_process(pid, |process| limits(process) == 0);
     workload.go();
     assert!(workload.finish().0.success());
     tracer.wait_for("its end", |report| {
@@ -88,16 +98,30 @@ fn each_cause_matches_the_driver_and_parts_add_up() {
     let process = &explained["processes"][0];
     assert_adds_up(process);
     assert_eq!((&process["pid"], &process["exited"]), (&pid.into(), &true.into()));
-    assert_eq!(process["driver_bytes"], (300 + 24 + 8 + 120 + 40) * MIB, "{process:#}");
+    assert_eq!(process["driver_bytes"], (300 + 24 + 8 + 120 + 40 + 64) * MIB, "{process:#}");
     let parts = &process["parts"];
-    let mib = ["library", "context", "modules", "streams", "graph_execs"].map(|p| part(parts, p));
-    assert_eq!(mib, [40, 300, 24, 8, 120], "{process:#}");
+    let names = ["library", "context", "modules", "streams", "graph_execs", "context_limits"];
+    assert_eq!(names.map(|name| part(parts, name)), [40, 300, 24, 8, 120, 64], "{process:#}");
+    let limit = &process["limits"][0];
+    let set = ["value", "calls", "bytes", "min_bytes", "max_bytes"];
+    let set = set.map(|field| limit[field].as_u64().unwrap());
+    assert_eq!(set, [72 * MIB, 1, 64 * MIB, 64 * MIB, 64 * MIB], "{limit}");
+    assert_eq!((&limit["limit"], &limit["precision"]), (&"malloc_heap".into(), &"measured".into()));
+    assert_eq!(process["limits"].as_array().unwrap().len(), 1, "{process:#}");
     let costs = process["objects"].as_array().unwrap();
     let exec = costs.iter().find(|cost| cost["kind"] == "graph_exec").unwrap();
     assert_eq!((&exec["bytes_each"], &exec["live"]), (&(60 * MIB).into(), &2.into()), "{exec}");
     assert!(exec["location"].as_str().unwrap().contains("main"), "{exec}");
+    let module = costs.iter().find(|cost| cost["kind"] == "module").unwrap();
+    assert_eq!(module["image_bytes_each"], 4096 + 640, "{module}");
+    assert_eq!(
+        (&module["bytes_each"], &module["live"]),
+        (&(8 * MIB).into(), &3.into()),
+        "{module}"
+    );
+    assert!(exec.get("image_bytes_each").is_none(), "{exec}");
     let text = run(&env, &["explain", file]);
-    for words in ["492M reported by the driver", "CUDA context", "2 graph executables", "program"] {
+    for words in ["556M reported by the driver", "2 graph executables", "malloc_heap", "+64.0M"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }

@@ -145,8 +145,9 @@ fn python_program_marks_itself_in_a_trace_with_and_without_probes() {
                   time.sleep(1)\n";
     for verb in ["trace", "run"] {
         let env = TestEnv::new();
-        let mut command = env.command(VRAMSCOPE);
-        command.args([verb, "--json", "--interval", "100ms", "--"]);
+        // A program marks itself in all traces of its network namespace: not in those of other tests.
+        let mut command = env.command("unshare");
+        command.args(["--net", VRAMSCOPE, verb, "--json", "--interval", "100ms", "--"]);
         command.args(["python3", "-c", script]).env("PYTHONPATH", root().join("python"));
         let ended = Tracer::start(&mut command).wait_for("its marks", |report| {
             let marks = report["marks"].as_array().map_or(0, Vec::len);

@@ -19,14 +19,14 @@ pub use list_scope::ListScope;
 pub use measurement::{KeptSite, Measurement, TensorLevels};
 pub use not_freed::{NotFreed, NotFreedSite};
 pub use out_of_memory::{FrameworkOom, OutOfMemory};
-pub use overhead::{CauseView, ObjectCostView, OverheadView};
+pub use overhead::{CauseView, LimitView, ObjectCostView, OverheadView};
 pub use sites::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
 use crate::model::{
     AllocationKey, Allocator, AllocatorView, Bytes, Container, DeviceHolder, DeviceId, FunctionId,
-    GpuId, Mark, MemoryKind, MemoryLayer, Nanos, Pid, PoolId, ProcessIdentity, ProcessKey,
-    SiteName, Tid, Timestamp,
+    GpuId, Mark, MemoryKind, MemoryLayer, MigInstance, Nanos, Pid, PoolId, ProcessIdentity,
+    ProcessKey, SiteName, Tid, Timestamp,
 };
 use crate::verdict::{Anomaly, SiteVerdict};
 
@@ -220,6 +220,8 @@ pub struct ProcessView {
     pub identity: ProcessIdentity,
     /// Container that it runs in.
     pub container: Option<Arc<Container>>,
+    /// MIG instance on which it runs.
+    pub mig: Option<Arc<MigInstance>>,
     /// Set if it ended since the last snapshot; the values are those at its end.
     pub ended: Option<ProcessEnd>,
     /// Whether it ran before tracing began, so that it may hold memory from before the trace.

@@ -137,8 +137,9 @@ def table(name, process):
     beyond = 100 * process["unexplained_bytes"] / max(driver - context, 1)
     print(f"not explained beyond the context: {beyond:.2f} %")
     for cost in process["objects"][:6]:
+        image = f", image {size(cost['image_bytes_each'])}" if "image_bytes_each" in cost else ""
         print(f"  {cost['kind']} x{cost['live']} {size(cost['bytes_each'])} each "
-              f"({size(cost['min_bytes_each'])} to {size(cost['max_bytes_each'])}) at {cost['location']}")
+              f"({size(cost['min_bytes_each'])} to {size(cost['max_bytes_each'])}{image}) at {cost['location']}")
     if total != driver:
         print(f"FAILED: the parts add up to {total}")
     return total == driver

@@ -7,6 +7,9 @@
 //! With `SIM_UNIFIED_MEMORY`, the devices report neither total nor used memory, as GPUs that share
 //! their memory with the CPU; memory of processes is still reported.
 //!
+//! With `SIM_MIG=N`, each device has N instances. A process is on the one that its
+//! `CUDA_VISIBLE_DEVICES` names, else on the first; the instances report the memory of their processes.
+//!
 //! `SIM_NVML_FAULT` names a file: while it contains `code N`, every call fails with that result, and
 //! while it contains `delay N`, every call takes that many milliseconds.
 
@@ -28,6 +31,7 @@ enum Code {
     Uninitialized = 1,
     InvalidArgument = 2,
     NotSupported = 3,
+    NotFound = 6,
     InsufficientSize = 7,
 }
 
@@ -120,8 +124,22 @@ struct Process {
     compute_instance: c_uint,
 }
 
-/// Devices are numbers here; a handle is the number plus one, so that it is never null.
+/// Devices are numbers here; a handle is the number plus one, so that it is never null. Handles of MIG
+/// instances are larger by a multiple of [`INSTANCE`].
 type Device = usize;
+
+/// Distance between the handles of two instances.
+const INSTANCE: usize = 1000;
+
+/// Returns the number of MIG instances per device.
+fn instances() -> usize {
+    std::env::var("SIM_MIG").ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Returns the number of the instance of a handle, if it is one.
+const fn instance_of(handle: Device) -> Option<usize> {
+    (handle / INSTANCE).checked_sub(1)
+}
 
 /// Returns the state, once NVML is initialized.
 fn state() -> Result<DeviceState, Code> {
@@ -134,7 +152,7 @@ fn state() -> Result<DeviceState, Code> {
 /// Returns the state, and the index of a device.
 fn device(handle: Device) -> Result<(DeviceState, usize), Code> {
     let state = state()?;
-    let index = handle.checked_sub(1).filter(|index| *index < state.devices);
+    let index = (handle % INSTANCE).checked_sub(1).filter(|index| *index < state.devices);
     Ok((state, index.ok_or(Code::InvalidArgument)?))
 }
 
@@ -169,16 +187,27 @@ fn index_of(handle: Device, index: Out<c_uint>) -> Outcome {
 /// Stores the UUID of the simulated driver: `VRAMSCOPE-SIM-` and the ordinal.
 fn uuid(handle: Device, text: Out<c_char>, capacity: c_uint) -> Outcome {
     let (_, index) = device(handle)?;
-    let bytes = format!("VRAMSCOPE-SIM-{index:02}").into_bytes();
+    let text_of = uuid_of(index, instance_of(handle));
+    text.set_text(&text_of, capacity)
+}
+
+/// Returns the UUID of a device or instance.
+fn uuid_of(index: usize, instance: Option<usize>) -> String {
+    let bytes = match instance {
+        Some(instance) => format!("VRAMSCOPE-MI{instance:02}{index:02}").into_bytes(),
+        None => format!("VRAMSCOPE-SIM-{index:02}").into_bytes(),
+    };
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
     let parts = [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)];
-    text.set_text(&format!("GPU-{}", parts.join("-")), capacity)
+    let prefix = if instance.is_some() { "MIG" } else { "GPU" };
+    format!("{prefix}-{}", parts.join("-"))
 }
 
 fn name(handle: Device, text: Out<c_char>, capacity: c_uint) -> Outcome {
     device(handle)?;
-    text.set_text("Simulated GPU", capacity)
+    let suffix = if instance_of(handle).is_some() { " MIG 1g.3gb" } else { "" };
+    text.set_text(&format!("Simulated GPU{suffix}"), capacity)
 }
 
 fn memory_info(handle: Device, memory: Out<Memory>) -> Outcome {
@@ -210,6 +239,9 @@ fn running_processes(handle: Device, count: Out<c_uint>, processes: Out<Process>
         .processes
         .iter()
         .filter(|process| process.uses(index) > 0)
+        .filter(|process| {
+            instance_of(handle).is_none_or(|wanted| chosen_instance(process.pid, index) == wanted)
+        })
         .map(|process| Process {
             pid: process.pid,
             used: process.uses(index),
@@ -225,11 +257,33 @@ fn running_processes(handle: Device, count: Out<c_uint>, processes: Out<Process>
     processes.fill(&all)
 }
 
-/// Multi-instance mode is always off.
+/// Returns the instance that the environment of a process names, else the first.
+fn chosen_instance(pid: c_uint, index: usize) -> usize {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let entries = environment.split(|byte| *byte == 0);
+    let wanted = entries.into_iter().find_map(|one| one.strip_prefix(b"CUDA_VISIBLE_DEVICES="));
+    let named = |instance: &usize| wanted == Some(uuid_of(index, Some(*instance)).as_bytes());
+    (0..instances()).find(named).unwrap_or(0)
+}
+
+fn instance_count(handle: Device, count: Out<c_uint>) -> Outcome {
+    device(handle)?;
+    count.set(c_uint::try_from(instances()).unwrap_or(0))
+}
+
+fn instance_handle(handle: Device, number: c_uint, instance: Out<Device>) -> Outcome {
+    device(handle)?;
+    if number as usize >= instances() {
+        return Err(Code::NotFound);
+    }
+    instance.set(handle % INSTANCE + INSTANCE * (number as usize + 1))
+}
+
 fn mig_mode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) -> Outcome {
     device(handle)?;
-    current.set(0)?;
-    pending.set(0)
+    let mode = c_uint::from(instances() > 0);
+    current.set(mode)?;
+    pending.set(mode)
 }
 
 fn driver_version(text: Out<c_char>, capacity: c_uint) -> Outcome {
@@ -269,6 +323,9 @@ exports! {
     nvmlDeviceGetMemoryInfo_v2(handle: Device, memory: Out<Memory2>) = memory_info_2;
     nvmlDeviceGetComputeRunningProcesses_v3(handle: Device, room: Out<c_uint>,
         processes: Out<Process>) = running_processes;
+    nvmlDeviceGetMaxMigDeviceCount(handle: Device, count: Out<c_uint>) = instance_count;
+    nvmlDeviceGetMigDeviceHandleByIndex(handle: Device, number: c_uint, instance: Out<Device>) =
+        instance_handle;
     nvmlDeviceGetMigMode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) = mig_mode;
     nvmlSystemGetDriverVersion(text: Out<c_char>, capacity: c_uint) = driver_version;
     nvmlSystemGetCudaDriverVersion(version: Out<c_int>) = cuda_version;

@@ -18,8 +18,8 @@ use axum::http::{Request, Response, header};
 use engine::metrics::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
 use engine::model::{
     AllocationKey, Bytes, CallStack, Container, ContainerRuntime, DeviceHolder, DeviceId, Frame,
-    GpuId, GraphExecId, LaunchTarget, MemoryKind, NameSource, Nanos, Pid, Pod, ProcessIdentity,
-    ProcessKey, SiteId, SiteName, Tid, Timestamp, site_name,
+    GpuId, GraphExecId, LaunchTarget, Mark, MarkKind, MemoryKind, MigInstance, NameSource, Nanos,
+    Pid, Pod, ProcessIdentity, ProcessKey, SiteId, SiteName, Tid, Timestamp, site_name,
 };
 use engine::snapshot::{
     ActivityView, AllocationView, ApiMisuse, FrameworkOom, KernelView, KindView, LibraryView,
@@ -176,6 +176,7 @@ fn process() -> ProcessView {
         name: NAME.into(),
         identity: identity(),
         container: Some(Arc::new(container)),
+        mig: Some(Arc::new(MigInstance { uuid: NAME.into(), profile: NAME.into() })),
         received_calls: ReceivedCalls::default(),
         ended: None,
         before_trace: false,
@@ -323,8 +324,13 @@ fn snapshot() -> Snapshot {
         anomalies: vec![anomaly],
         gpus: Vec::new(),
         device_holders: vec![device_holder()],
-        marks: Vec::new(),
+        marks: vec![mark()],
     }
+}
+
+fn mark() -> Mark {
+    let (at, kind, label) = (Timestamp(1), MarkKind::Point, NAME.into());
+    Mark { at, pid: None, kind, label }
 }
 
 fn device_holder() -> DeviceHolder {

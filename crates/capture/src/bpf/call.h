@@ -240,7 +240,8 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 			__builtin_memset(full->descriptor, 0, sizeof(full->descriptor));
 			if (bytes > VS_DESCRIPTOR)
 				bytes = VS_DESCRIPTOR;
-			if (bpf_probe_read_user(full->descriptor, bytes, (void *)from))
+			if (bpf_probe_read_user(full->descriptor, bytes, (void *)from) &&
+			    !(hooks[hook].flags & VS_DATA))
 				full->call.flags |= VS_OUT_UNREADABLE;
 			submit(full);
 			return out;

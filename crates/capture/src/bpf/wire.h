@@ -149,6 +149,7 @@ enum vs_hook_flag {
 	VS_OBJECT = 2,	       /* creates or destroys an object; a loss is also counted as one */
 	VS_WITH_STACK = 4,     /* creates an object: its stack is captured */
 	VS_ENDS_CONTEXT = 8,   /* may end a context and the captures on its streams */
+	VS_DATA = 16,	       /* the descriptor is data that may be shorter */
 };
 
 /* Direction of a copy. */

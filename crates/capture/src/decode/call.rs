@@ -11,10 +11,11 @@ use engine::model::ids::{
     PhysicalHandleId, PoolId, SiteId, StreamId,
 };
 use engine::model::memory_kind::MemoryKind;
+use engine::model::overhead::ContextLimit;
 use engine::model::units::Timestamp;
 
 use super::handles::BindingChange;
-use super::{Handles, Record, RecordBody, StackRef, array, device};
+use super::{Handles, Record, RecordBody, StackRef, array, device, image};
 use crate::hooks::{
     CallSemantics, DescriptorType, FlagsSource, HOOKS, ObjectEffect, PointerSource, PoolSource,
     SizeSource,
@@ -96,7 +97,8 @@ impl CallRecord {
         }
         // After the effect on memory: the context of a new stream is known by then.
         if tracks_objects && let Some(kind) = self.object(handles, site) {
-            events.push(record.event(kind));
+            let image = self.image(&kind);
+            events.extend(std::iter::once(kind).chain(image).map(|kind| record.event(kind)));
         }
     }
 
@@ -198,6 +200,18 @@ impl CallRecord {
         let context = handles.context_of_object(kind, handle, context);
         let site = self.stack().and_then(site);
         Some(EventKind::Object(ObjectCall::Created { kind, handle, context, site }))
+    }
+
+    /// Returns the size of the image that a module or library was loaded from, if its header has one.
+    fn image(&self, created: &EventKind) -> Option<EventKind> {
+        let EventKind::Object(ObjectCall::Created { kind, handle, .. }) = *created else {
+            return None;
+        };
+        let CallSemantics::ObjectCreate { image: Some(_), .. } = self.semantics else {
+            return None;
+        };
+        let bytes = image::bytes(self.descriptor.as_ref()?.first_chunk()?)?;
+        Some(EventKind::Object(ObjectCall::Image { kind, handle, bytes }))
     }
 
     fn stack(&self) -> Option<StackRef> {
@@ -326,6 +340,7 @@ impl CallRecord {
             | CallSemantics::PrimaryRetain
             | CallSemantics::PrimaryRelease
             | CallSemantics::PrimaryReset => self.context_change(semantics).map(EventKind::Context),
+            CallSemantics::ContextLimit => self.limit(),
             CallSemantics::PoolCreate
             | CallSemantics::PoolImport
             | CallSemantics::PoolDestroy
@@ -444,6 +459,11 @@ impl CallRecord {
             by,
             stream,
         }))
+    }
+
+    fn limit(&self) -> Option<EventKind> {
+        let limit = ContextLimit::from_code(self.argument(0) & u64::from(u32::MAX))?;
+        Some(EventKind::Limit { limit, value: self.argument(1) })
     }
 
     fn context_change(&self, semantics: CallSemantics) -> Option<ContextCall> {

@@ -6,6 +6,7 @@ mod array;
 mod block;
 mod call;
 mod handles;
+mod image;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,7 @@ mod nvml;
 mod visible_devices;
 
 pub use device_holders::unlisted_holders;
-pub(crate) use visible_devices::{DeviceVisibilityEnv, resolve_devices};
+pub(crate) use visible_devices::{DeviceVisibilityEnv, resolve_devices, resolve_instance};
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use engine::model::device_holder::DeviceHolder;
 use engine::model::ids::{GpuId, Pid};
+use engine::model::mig::MigInstance;
 use engine::model::units::Timestamp;
 
 use crate::clock;
@@ -34,8 +35,8 @@ pub struct GpuInfo {
     pub name: String,
     /// Total memory.
     pub total_bytes: u64,
-    /// The UUIDs of its MIG instances.
-    pub instances: Vec<String>,
+    /// Its MIG instances.
+    pub instances: Vec<MigInstance>,
 }
 
 /// Driver-reported usage of a GPU by a process.
@@ -48,6 +49,8 @@ pub struct ProcessGpuUsage {
     /// All memory of the process on it; `None` if the driver lists the process without it (MIG,
     /// WSL).
     pub bytes: Option<u64>,
+    /// Index of its MIG instance in [`GpuInfo::instances`].
+    pub instance: Option<usize>,
 }
 
 /// A source of driver-reported usage, owned by one thread.
@@ -216,8 +219,13 @@ pub fn listed_processes() -> Option<HashSet<Pid>> {
 
 /// Finds a GPU by its UUID or by that of one of its MIG instances.
 pub(crate) fn by_uuid(gpus: &[GpuInfo], uuid: &str) -> Option<GpuId> {
-    let matches = |gpu: &&GpuInfo| gpu.uuid == uuid || gpu.instances.iter().any(|mig| mig == uuid);
+    let matches = |gpu: &&GpuInfo| gpu.uuid == uuid || instance(gpu, uuid).is_some();
     gpus.iter().find(matches).map(|gpu| gpu.id)
+}
+
+/// Finds a MIG instance by its UUID.
+pub(crate) fn instance<'a>(gpu: &'a GpuInfo, uuid: &str) -> Option<&'a MigInstance> {
+    gpu.instances.iter().find(|mig| *mig.uuid == *uuid)
 }
 
 /// Formats the bytes of a UUID as `GPU-67bf22d2-b5d2-…`.

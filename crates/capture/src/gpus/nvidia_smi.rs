@@ -88,6 +88,7 @@ fn uses(text: &str, gpus: &[GpuInfo]) -> Vec<ProcessGpuUsage> {
                 pid: Pid(pid.parse().ok()?),
                 gpu: by_uuid(gpus, uuid)?,
                 bytes: mib(used),
+                instance: None,
             }),
             _ => None,
         })
@@ -107,7 +108,8 @@ mod tests {
         assert_eq!((gpus[0].id, gpus[0].total_bytes), (GpuId(0), 143_771 << 20));
         let uses = uses(&format!("{UUID}, 985, 1634\n{UUID}, 986, [N/A]\nnonsense\n"), &gpus);
         assert_eq!(free("0, 143156\n1, [N/A]\n"), [(GpuId(0), 143_156 << 20)]);
-        let process = |pid, bytes| ProcessGpuUsage { pid: Pid(pid), gpu: GpuId(0), bytes };
+        let process =
+            |pid, bytes| ProcessGpuUsage { pid: Pid(pid), gpu: GpuId(0), bytes, instance: None };
         assert_eq!(uses, [process(985, Some(1634 << 20)), process(986, None)]);
     }
 }

@@ -3,7 +3,11 @@
 use std::ffi::OsStr;
 
 use engine::model::ids::{GpuId, Pid};
+use engine::model::mig::MigInstance;
+use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::{GpuInfo, ProcessGpuUsage, UsageSource};
 
@@ -24,10 +28,11 @@ impl UsageSource for Nvml {
         let mut gpus = Vec::new();
         for index in 0..count {
             let device = self.0.device_by_index(index).map_err(|e| e.to_string())?;
-            let instances = device.mig_device_count().unwrap_or(0);
-            let instances = (0..instances)
-                .filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok())
-                .collect();
+            let instances = migs(&device).map(|mig| {
+                let name = mig.name().unwrap_or_default();
+                MigInstance::new(&mig.uuid().unwrap_or_default(), &name)
+            });
+            let instances = instances.collect();
             gpus.push(GpuInfo {
                 id: GpuId(u16::try_from(index).map_err(|e| e.to_string())?),
                 uuid: device.uuid().map_err(|e| e.to_string())?,
@@ -43,14 +48,16 @@ impl UsageSource for Nvml {
         let mut uses = Vec::new();
         for gpu in gpus {
             let device = self.0.device_by_index(u32::from(gpu.id.0)).map_err(|e| e.to_string())?;
-            let processes = device.running_compute_processes().map_err(|e| e.to_string())?;
-            uses.extend(processes.into_iter().map(|process| {
-                let bytes = match process.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => Some(bytes),
-                    UsedGpuMemory::Unavailable => None,
-                };
-                ProcessGpuUsage { pid: Pid(process.pid), gpu: gpu.id, bytes }
-            }));
+            let known = uses.len();
+            for mig in migs(&device).filter(|_| !gpu.instances.is_empty()) {
+                let uuid = mig.uuid().unwrap_or_default();
+                let index = gpu.instances.iter().position(|known| *known.uuid == *uuid);
+                uses.extend(processes(&mig, gpu.id, index).into_iter().flatten());
+            }
+            // A driver may list processes of instances only with the whole GPU.
+            if uses.len() == known {
+                uses.extend(processes(&device, gpu.id, None).map_err(|e| e.to_string())?);
+            }
         }
         Ok(uses)
     }
@@ -66,4 +73,26 @@ impl UsageSource for Nvml {
         };
         gpus.iter().filter_map(free).collect()
     }
+}
+
+/// Returns the MIG instances of a GPU as devices.
+fn migs<'a>(device: &'a Device<'_>) -> impl Iterator<Item = Device<'a>> {
+    let count = device.mig_device_count().unwrap_or(0);
+    (0..count).filter_map(|index| device.mig_device_by_index(index).ok())
+}
+
+/// Returns the processes of a GPU or MIG instance.
+fn processes(
+    device: &Device<'_>,
+    gpu: GpuId,
+    instance: Option<usize>,
+) -> Result<Vec<ProcessGpuUsage>, NvmlError> {
+    let usage = |process: ProcessInfo| {
+        let bytes = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        ProcessGpuUsage { pid: Pid(process.pid), gpu, bytes, instance }
+    };
+    Ok(device.running_compute_processes()?.into_iter().map(usage).collect())
 }

@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use engine::model::ids::{GpuId, Pid};
+use engine::model::mig::MigInstance;
 
-use super::GpuInfo;
+use super::{GpuInfo, instance};
 
 /// Environment variables that decide which GPUs a process sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -64,6 +65,30 @@ pub(crate) fn resolve_devices(gpus: &[GpuInfo], env: &DeviceVisibilityEnv) -> Ve
     }
 }
 
+/// Returns the MIG instance that a process uses: CUDA gives it the first one of its list. `None` if it
+/// uses none, or if that is uncertain.
+pub(crate) fn resolve_instance<'a>(
+    gpus: &'a [GpuInfo],
+    env: &DeviceVisibilityEnv,
+) -> Option<&'a MigInstance> {
+    let by_uuid = |entry: &str| gpus.iter().find_map(|gpu| instance(gpu, entry.trim()));
+    let granted: Vec<_> =
+        env.container.iter().flat_map(|list| list.split(',')).filter_map(by_uuid).collect();
+    let first = match env.visible.as_deref() {
+        Some(list) => list.split(',').next().unwrap_or_default().trim(),
+        None => "0",
+    };
+    match first.parse::<usize>() {
+        Err(_) => by_uuid(first),
+        Ok(index) if !granted.is_empty() => granted.get(index).copied(),
+        // Without a list CUDA uses the first instance that it finds.
+        Ok(_) => match gpus {
+            [gpu] if gpu.instances.len() == 1 => gpu.instances.first(),
+            _ => None,
+        },
+    }
+}
+
 /// An entry by UUID is certain; one by index only if the order is.
 fn known(gpu: &GpuInfo, list: &str, in_order: bool) -> Option<GpuId> {
     (in_order || list.contains("GPU-") || list.contains("MIG-")).then_some(gpu.id)
@@ -79,7 +104,7 @@ fn select<'a>(gpus: &[&'a GpuInfo], list: &str) -> Vec<&'a GpuInfo> {
             }
             let named = |gpu: &&&GpuInfo| {
                 (entry.starts_with("GPU-") && gpu.uuid.starts_with(entry))
-                    || gpu.instances.iter().any(|mig| mig == entry)
+                    || instance(gpu, entry).is_some()
             };
             gpus.iter().find(named).copied()
         })
@@ -99,7 +124,7 @@ mod tests {
                 uuid: format!("GPU-{i}{i}{i}{i}-beef"),
                 name: (*name).to_owned(),
                 total_bytes: 0,
-                instances: vec![format!("MIG-{i}-a")],
+                instances: vec![MigInstance::new(&format!("MIG-{i}-a"), "GPU MIG 1g.10gb")],
             })
             .collect()
     }
@@ -151,5 +176,24 @@ mod tests {
             container: Some("GPU-2222-beef,3".into()),
         };
         assert_eq!(resolve_devices(&gpus, &env), [Some(GpuId(3))]);
+    }
+
+    #[test]
+    fn mig_instance_is_the_first_of_the_list() {
+        let gpus = host(&["H100", "H100"]);
+        let resolve = |visible: Option<&str>, container: Option<&str>| {
+            let [visible, container] = [visible, container].map(|text| text.map(str::to_owned));
+            let env = DeviceVisibilityEnv { visible, order: None, container };
+            resolve_instance(&gpus, &env).map(|mig| mig.uuid.to_string())
+        };
+        let second = Some("MIG-1-a".to_owned());
+        assert_eq!(resolve(Some("MIG-1-a,MIG-0-a"), None), second);
+        assert_eq!(resolve(None, Some("MIG-1-a")), second);
+        assert_eq!(resolve(Some("1"), Some("MIG-0-a,MIG-1-a")), second);
+        for other in [None, Some("0"), Some("GPU-0000-beef"), Some("MIG-9-a"), Some("")] {
+            assert_eq!(resolve(other, None), None, "{other:?}");
+        }
+        let only = resolve_instance(&gpus[..1], &DeviceVisibilityEnv::default());
+        assert_eq!(only.map(|mig| &*mig.profile), Some("1g.10gb"));
     }
 }

@@ -251,9 +251,16 @@ const fn copies(spec: CopySpec) -> Meaning {
     memory(about, copy(spec)).group(HookGroup::Activity)
 }
 
+/// Bytes of the header of an ELF file, which is larger than that of a fat binary.
+const IMAGE_HEADER: u8 = 64;
+
 /// Returns the meaning of a call that creates an object; a loss is counted as one of an object.
-const fn create(kind: ObjectKind, handle: u8) -> Meaning {
+const fn create(kind: ObjectKind, handle: u8, image: Option<u8>) -> Meaning {
     let row = OBJECT.out(0, handle, 8);
+    let row = match image {
+        Some(argument) => row.descriptor(argument, IMAGE_HEADER).flag(wire::VS_DATA),
+        None => row,
+    };
     memory("creates an object", row).group(HookGroup::Objects).creates(kind).query()
 }
 
@@ -321,6 +328,7 @@ impl CallSemantics {
             Self::ContextDevice { context } => context_device(context),
             Self::ContextCreate { .. } => CONTEXT_CREATE,
             Self::ContextDestroy => CONTEXT_DESTROY,
+            Self::ContextLimit => memory("sizes heaps and stacks that are driver memory", PLAIN),
             Self::PrimaryRetain => memory("creates or shares a context", OUT),
             Self::PrimaryRelease | Self::PrimaryReset => memory(END, ENDS_CONTEXT),
             Self::StreamCreate | Self::GreenStreamCreate => STREAM_CREATE,
@@ -337,7 +345,7 @@ impl CallSemantics {
                 memory("launch, counted in BPF", launch(form)).group(HookGroup::Launches)
             }
             Self::Copy(spec) => copies(spec),
-            Self::ObjectCreate { kind, handle } => create(kind, handle),
+            Self::ObjectCreate { kind, handle, image } => create(kind, handle, image),
             Self::ObjectDestroy(kind) => destroy(kind),
         }
     }

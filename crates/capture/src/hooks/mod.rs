@@ -188,6 +188,8 @@ pub enum CallSemantics {
     },
     /// Destroys the context in argument 0 and everything in it.
     ContextDestroy,
+    /// limit, value: of the thread's context.
+    ContextLimit,
     /// stream*: in the thread's context.
     StreamCreate,
     /// stream*, green context.
@@ -226,6 +228,8 @@ pub enum CallSemantics {
         kind: ObjectKind,
         /// The argument that receives the handle.
         handle: u8,
+        /// The argument with the image of a module or library in memory.
+        image: Option<u8>,
     },
     /// Destroys the object in argument 0.
     ObjectDestroy(ObjectKind),

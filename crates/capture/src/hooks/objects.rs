@@ -5,7 +5,12 @@ use engine::model::cuda_object::ObjectKind;
 use super::{CallSemantics, Hook};
 
 const fn creates(symbol: &'static str, kind: ObjectKind, handle: u8) -> Hook {
-    Hook { symbol, semantics: CallSemantics::ObjectCreate { kind, handle } }
+    Hook { symbol, semantics: CallSemantics::ObjectCreate { kind, handle, image: None } }
+}
+
+/// A function that loads code from memory.
+const fn loads(symbol: &'static str, kind: ObjectKind) -> Hook {
+    Hook { symbol, semantics: CallSemantics::ObjectCreate { kind, handle: 0, image: Some(1) } }
 }
 
 const fn destroys(symbol: &'static str, kind: ObjectKind) -> Hook {
@@ -21,11 +26,11 @@ pub(super) const OBJECTS: &[Hook] = &[
     destroys("cuEventDestroy_v2", Event),
     destroys("cuEventDestroy", Event),
     creates("cuModuleLoad", Module, 0),
-    creates("cuModuleLoadData", Module, 0),
-    creates("cuModuleLoadDataEx", Module, 0),
-    creates("cuModuleLoadFatBinary", Module, 0),
+    loads("cuModuleLoadData", Module),
+    loads("cuModuleLoadDataEx", Module),
+    loads("cuModuleLoadFatBinary", Module),
     destroys("cuModuleUnload", Module),
-    creates("cuLibraryLoadData", Library, 0),
+    loads("cuLibraryLoadData", Library),
     creates("cuLibraryLoadFromFile", Library, 0),
     destroys("cuLibraryUnload", Library),
     creates("cuTexObjectCreate", Texture, 0),

@@ -206,6 +206,7 @@ const MEMORY: &[Hook] = &[
     hook("cuGreenCtxCreate", CallSemantics::GreenCreate),
     hook("cuGreenCtxDestroy", CallSemantics::GreenDestroy),
     hook("cuCtxFromGreenCtx", CallSemantics::ContextFromGreen),
+    hook("cuCtxSetLimit", CallSemantics::ContextLimit),
     // Announces a process long before its first allocation.
     hook("cuInit", CallSemantics::Initialize),
     // The GPU of a device ordinal.

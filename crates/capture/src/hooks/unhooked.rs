@@ -58,7 +58,7 @@ const UNHOOKED_PREFIXES: &[(&str, &str)] = &[
     ("cuCtxAttach", "reference counts from before CUDA 4; destruction is hooked"),
     ("cuCtxDetach", "reference counts from before CUDA 4; destruction is hooked"),
     ("cuCtxGet", "a query"),
-    ("cuCtxSet", "settings; `cuCtxSetLimit` sizes heaps that are untracked driver memory"),
+    ("cuCtxSet", "settings that take no memory"),
     ("cuCtxSynchronize", "waits"),
     ("cuCtxEnablePeerAccess", "access permissions"),
     ("cuCtxDisablePeerAccess", "access permissions"),

@@ -382,7 +382,7 @@ impl Session {
                     && let Some(process) = self.processes.get_mut(pid)
                 {
                     let gpus = self.host.usage.device_uuid_reported(&uuid, process);
-                    events.extend(gpus.map(|kind| record.event(kind)));
+                    events.extend(gpus.into_iter().map(|kind| record.event(kind)));
                 }
                 let process = self.processes.entry(pid);
                 let (sites, stacks) = (&mut self.sites, &mut process.stacks);

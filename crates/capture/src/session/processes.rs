@@ -8,6 +8,7 @@ use std::time::Instant;
 use engine::model::container::Container;
 use engine::model::event::{Event, LostDelta};
 use engine::model::ids::{GpuId, Pid, Tid};
+use engine::model::mig::MigInstance;
 use engine::model::units::{Nanos, Timestamp};
 
 use super::attach::allocators::AllocatorState;
@@ -56,6 +57,8 @@ pub(crate) struct Process {
     pub(crate) stacks: Option<Box<ProcessStacks>>,
     /// GPUs of the device ordinals, as last reported.
     pub(crate) gpus: Vec<Option<GpuId>>,
+    /// MIG instance, as last reported.
+    pub(crate) mig: Option<MigInstance>,
     /// GPUs on which the driver lists the process.
     pub(crate) listed_on: Vec<GpuId>,
     /// The container as last reported, while names of it are missing, and the number of retries.

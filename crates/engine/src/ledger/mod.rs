@@ -56,8 +56,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::model::{
-    Bytes, Container, Event, EventKind, GpuId, LostDelta, OUT_OF_MEMORY, Pid, ProcessInfo,
-    SiteRegistry, Timestamp,
+    Bytes, Container, Event, EventKind, GpuId, LostDelta, MigInstance, OUT_OF_MEMORY, Pid,
+    ProcessInfo, SiteRegistry, Timestamp,
 };
 use crate::snapshot::{
     ListScope, LostTotals, OutOfMemory, ProcessEnd, ProcessView, Snapshot, SnapshotOptions,
@@ -244,6 +244,12 @@ impl Ledger {
                 if objects > 0 {
                     self.record_loss(event, &LostDelta { objects, ..LostDelta::default() });
                 }
+            }
+            EventKind::MigInstance(mig) => self.update(event.pid, |process| {
+                process.mig = Some(Arc::new(MigInstance::clone(mig)));
+            }),
+            EventKind::Limit { limit, value } => {
+                self.process(event).overhead.set_limit(*limit, *value);
             }
             EventKind::Gpus(gpus) => self.update(event.pid, |process| process.set_gpus(gpus)),
             EventKind::DriverUsage { gpu, bytes, only } => self.update(event.pid, |process| {

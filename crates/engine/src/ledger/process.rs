@@ -8,7 +8,7 @@ use crate::leak::UsageTrend;
 use crate::model::activity;
 use crate::model::{
     AddressType, Allocate, AllocationKey, Container, DeviceId, EndReason, Event, FailedCall, Free,
-    FreeFunction, FunctionId, INVALID_HANDLE, INVALID_VALUE, LostDelta, MemoryKind,
+    FreeFunction, FunctionId, INVALID_HANDLE, INVALID_VALUE, LostDelta, MemoryKind, MigInstance,
     PhysicalHandleId, Pid, ProcessIdentity, ProcessInfo, ProcessKey, SiteName, Tid, Timestamp,
 };
 use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
@@ -63,6 +63,7 @@ pub(super) struct Process {
     rename_count: u8,
     pub(super) identity: ProcessIdentity,
     pub(super) container: Option<Arc<Container>>,
+    pub(super) mig: Option<Arc<MigInstance>>,
     pub(super) before_trace: bool,
     /// Whether it has not called the driver since its exec, so that it is not shown.
     pub(super) no_calls_since_exec: bool,
@@ -154,12 +155,13 @@ impl Process {
             name: self.name.clone(),
             before_trace: false,
         };
-        let container = self.container.clone();
+        let (container, mig) = (self.container.clone(), self.mig.clone());
         let identity = ProcessIdentity { program: None, ..self.identity.clone() };
         Self {
             uid: self.uid,
             identity,
             container,
+            mig,
             no_calls_since_exec: true,
             ..Self::new(self.key.pid, &info, at)
         }

@@ -43,6 +43,7 @@ pub(super) fn process(
         name: process.name.clone(),
         identity: process.identity.clone(),
         container: process.container.clone(),
+        mig: process.mig.clone(),
         ended: process.ended.map(|(end, _)| end),
         before_trace: process.before_trace,
         live_bytes: process.totals.live.bytes(),

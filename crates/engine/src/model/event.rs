@@ -4,9 +4,10 @@
 pub use crate::model::loss::LostDelta;
 use crate::model::named::named_enum;
 use crate::model::{
-    AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, DeviceHolder,
-    DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MarkKind, MemoryKind,
-    ObjectCall, PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId, StreamId, Tid, Timestamp,
+    AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, ContextLimit,
+    DeviceHolder, DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MarkKind,
+    MemoryKind, MigInstance, ObjectCall, PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId,
+    StreamId, Tid, Timestamp,
 };
 
 /// One event.
@@ -61,6 +62,8 @@ pub enum EventKind {
     /// Physical GPUs of the process's device ordinals (`CUDA_VISIBLE_DEVICES`): one entry for each
     /// device that the process can see.
     Gpus(Box<[Option<GpuId>]>),
+    /// MIG instance on which the process runs: CUDA gives a process at most one.
+    MigInstance(Box<MigInstance>),
     /// Driver-reported usage (NVML) of a process on a GPU. Includes contexts, code, local memory
     /// and pools. The entry time is the time of the query.
     DriverUsage {
@@ -87,6 +90,13 @@ pub enum EventKind {
     Lost(LostDelta),
     /// GPU activity other than memory calls: launches, kernel names, copies.
     Activity(GpuActivity),
+    /// `cuCtxSetLimit` set a limit that takes device memory.
+    Limit {
+        /// Limit.
+        limit: ContextLimit,
+        /// New value: bytes, or a number of launches.
+        value: u64,
+    },
     /// A CUDA object that is not itself memory was created or destroyed.
     Object(ObjectCall),
     /// An allocator inside the process allocated or freed a block.

@@ -16,7 +16,7 @@ pub mod units;
 
 pub use allocator::{blocks, caching_allocator};
 pub use driver::{activity, cuda_error, cuda_object, overhead};
-pub use process::{container, device_holder, holder, program};
+pub use process::{container, device_holder, holder, mig, program};
 
 // The vocabulary is used everywhere, so its items are also here.
 pub use activity::*;
@@ -33,6 +33,7 @@ pub use ids::*;
 pub use loss::*;
 pub use mark::*;
 pub use memory_kind::*;
+pub use mig::*;
 pub use overhead::*;
 pub use program::*;
 pub use stack::*;

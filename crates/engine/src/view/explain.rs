@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use crate::model::{Bytes, OverheadCause, Precision};
-use crate::snapshot::{CauseView, LibraryView, ObjectCostView, ProcessView};
+use crate::snapshot::{
+    CauseView, LibraryView, LimitView, ObjectCostView, OverheadView, ProcessView,
+};
 
 /// The memory of one process on all GPUs. The parts add up to `driver_bytes`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,6 +17,8 @@ pub struct Explanation<'a> {
     pub driver_bytes: Bytes,
     /// Parts, largest first; the rest is the last.
     pub parts: Vec<ExplainedPart<'a>>,
+    /// Limits that the process has set.
+    pub limits: &'a [LimitView],
     /// Cost of objects by kind and site, most expensive first.
     pub objects: &'a [ObjectCostView],
 }
@@ -80,6 +84,7 @@ impl PartCause<'_> {
                 }
                 OverheadCause::GraphExec => number("graph executable", "graph executables").into(),
                 OverheadCause::Stream => number("stream", "streams").into(),
+                OverheadCause::Limit => "heaps and stacks of cuCtxSetLimit".into(),
                 OverheadCause::Pool => "memory that pools keep".into(),
                 OverheadCause::GraphMemory => "memory that graphs keep".into(),
                 OverheadCause::Rounding => "rounding of allocations".into(),
@@ -103,6 +108,7 @@ impl PartCause<'_> {
                 }
                 OverheadCause::GraphExec => "capture fewer graphs or batch sizes, destroy old ones",
                 OverheadCause::Stream => "create streams once and reuse them",
+                OverheadCause::Limit => "lower limits: cudaDeviceSetLimit, cuCtxSetLimit",
                 OverheadCause::Pool => "cuMemPoolTrimTo, or a lower release threshold",
                 OverheadCause::GraphMemory => "cuDeviceGraphMemTrim",
                 OverheadCause::Rounding => "make few large allocations instead of many small ones",
@@ -164,7 +170,8 @@ impl<'a> Explanation<'a> {
                 count: 0,
             });
         }
-        Some(Self { process, driver_bytes, parts, objects: &process.overhead.objects })
+        let OverheadView { limits, objects, .. } = &process.overhead;
+        Some(Self { process, driver_bytes, parts, limits, objects })
     }
 
     /// Sums by precision.

@@ -145,6 +145,11 @@ fn event_kind(words: &[&str], of_thread: bool) -> EventKind {
             let (kind, handle) = (object(rest[0]), key(rest[1]).value);
             EventKind::Object(ObjectCall::Destroyed { kind, handle })
         }
+        "image" => {
+            let (kind, handle) = (object(rest[0]), key(rest[1]).value);
+            EventKind::Object(ObjectCall::Image { kind, handle, bytes: size(rest[2]) })
+        }
+        "limit" => EventKind::Limit { limit: rest[0].parse().unwrap(), value: size(rest[1]) },
         "frames" => EventKind::Site(SiteFrames {
             site: SiteId(find(rest, "site").unwrap() as u32),
             frames: rest[1..].iter().map(|name| frame(name)).collect(),

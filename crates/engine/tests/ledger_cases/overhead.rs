@@ -72,6 +72,75 @@ fn objects_created_alone_are_measured() {
     assert_eq!(all, ["context 500", "unknown 100", "graph_execs 60", "modules 20", "streams 2"]);
 }
 
+/// What the calls of each limit changed: name, value, change, bounds, in MiB.
+fn limits(process: &ProcessView) -> Vec<(&'static str, u64, i64, i64, i64)> {
+    let mib = |bytes: i64| bytes / MIB as i64;
+    let all = process.overhead.limits.iter();
+    all.map(|one| (one.limit.name(), one.value / MIB, mib(one.bytes), mib(one.min), mib(one.max)))
+        .collect()
+}
+
+#[test]
+fn limits_that_are_set_alone_are_measured_and_lowering_returns_memory() {
+    let trace = "7 process 100
+         7.8 ctx create C1 gpu0
+         7 usage GPU0 500M
+         7.8 limit malloc_heap 72M
+         7 usage GPU0 564M
+         7 usage GPU0 564M";
+    let raised = process(trace);
+    let exact = Some((64, 64, 64, Precision::Measured));
+    assert_eq!(of(&raised, OverheadCause::Limit), exact);
+    assert_eq!(parts(&raised), ["context 500", "context_limits 64"]);
+    let lowered = process(&format!(
+        "{trace}
+         7.8 limit malloc_heap 8M
+         7 usage GPU0 500M
+         7 usage GPU0 500M"
+    ));
+    assert_eq!(of(&lowered, OverheadCause::Limit), None);
+    assert_eq!(limits(&lowered), [("malloc_heap", 8, 0, 0, 0)]);
+    assert_eq!(lowered.overhead.limits[0].calls, 2);
+}
+
+#[test]
+fn limits_that_are_set_together_are_bounded_by_the_whole_change() {
+    let process = process(
+        "7 process 100
+         7.8 ctx create C1 gpu0
+         7 usage GPU0 500M
+         7.8 limit malloc_heap 72M
+         7.8 limit printf_fifo 17M
+         7 usage GPU0 580M
+         7 usage GPU0 580M",
+    );
+    assert_eq!(of(&process, OverheadCause::Limit), Some((80, 80, 80, Precision::Measured)));
+    let each = [("printf_fifo", 17, 40, 0, 80), ("malloc_heap", 72, 40, 0, 80)];
+    assert_eq!(limits(&process), each);
+}
+
+#[test]
+fn images_divide_the_cost_of_modules_that_were_loaded_together() {
+    let process = process(
+        "7 process 100
+         7.8 ctx create C1 gpu0
+         7 usage GPU0 500M
+         7.8 create module 0x1 C1 site1
+         7.8 image module 0x1 30M
+         7.8 create library 0x2 C1 site2
+         7.8 image library 0x2 10M
+         7 usage GPU0 520M
+         7 usage GPU0 520M",
+    );
+    let costs = &process.overhead.objects;
+    let each = costs.iter().map(|cost| {
+        let image = cost.image.unwrap().0 / MIB;
+        (cost.kind.name(), cost.bytes.0 / MIB, cost.min.0 / MIB, cost.max.0 / MIB, image)
+    });
+    let each: Vec<_> = each.collect();
+    assert_eq!(each, [("module", 15, 0, 20, 30), ("library", 5, 0, 20, 10)]);
+}
+
 #[test]
 fn objects_created_together_are_bounded() {
     let process = process(

@@ -2,11 +2,11 @@
 
 use engine::model::{
     AddressType, Allocate, AllocationKey, Allocator, BlockOp, BlocksUnavailable, ContextCall,
-    ContextId, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction, GpuActivity,
-    GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language, LaunchShape,
-    LaunchTarget, MarkKind, MemoryKind, MemoryLocation, NameSource, ObjectCall, ObjectKind,
-    PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId, StreamId, UnknownReason,
-    UnnamedReason, VmmCall,
+    ContextId, ContextLimit, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction,
+    GpuActivity, GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language,
+    LaunchShape, LaunchTarget, MarkKind, MemoryKind, MemoryLocation, MigInstance, NameSource,
+    ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId, StreamId,
+    UnknownReason, UnnamedReason, VmmCall,
 };
 
 use super::read::row_cells::{RowCells, RowError};
@@ -104,7 +104,7 @@ macro_rules! word_cells {
 word_cells! {
     AddressType AddressType::name, CopyDirection CopyDirection::name,
     FreeFunction FreeFunction::name, Language Language::name,
-    MarkKind MarkKind::name => MarkKind::Point,
+    ContextLimit ContextLimit::name, MarkKind MarkKind::name => MarkKind::Point,
     NameSource NameSource::name => NameSource::Call, ObjectKind ObjectKind::name, BlocksUnavailable BlocksUnavailable::name,
     Allocator Allocator::name => Allocator::PyTorch,
     UnknownReason reason_name, UnnamedReason UnnamedReason::name,
@@ -306,6 +306,7 @@ row_fields! {
         key: Address, kind: Kind, bytes: Bytes, context: Context, device: Device, pool: Pool,
         stream: Stream, site: SiteId,
     }
+    MigInstance { uuid: Uuid, profile: Name }
     Free { key: Address, by: FreeFunction, stream: Stream }
     KernelLaunches {
         target: KernelHandle, calls: Calls, captured: Captured, checked: Checked, failed: Failed,
@@ -371,6 +372,8 @@ call_rows! {
         "driver_usage" DriverUsage { gpu: Gpu, bytes: Bytes, only: IsOnlyGpu },
         "gpu_free" GpuFree { gpu: Gpu, bytes: Bytes },
         "driver_usage_lost" DriverUsageLost,
+        "mig_instance" MigInstance(mig),
+        "context_limit" Limit { limit: ContextLimit, value: Bytes },
         "mark" Mark { kind: MarkKind, label: Name },
     }
     GpuActivity {
@@ -382,6 +385,7 @@ call_rows! {
     }
     ObjectCall {
         "object_create" Created { kind: Kind, handle: Handle, context: Context, site: SiteId },
+        "object_image" Image { kind: Kind, handle: Handle, bytes: Bytes },
         "object_destroy" Destroyed { kind: Kind, handle: Handle },
     }
     BlockOp {

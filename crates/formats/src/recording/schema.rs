@@ -102,9 +102,9 @@ columns! {
     Gpu "gpu" U16 "GPU index on the host",
     Uid "uid" U32 "owner of the process",
     ProcessStartNs "process_start_ns" U64 "start of the process, in nanoseconds since boot; 0 if unknown",
-    Name "name" Text "name of the process, program, thread, kernel, GPU, metadata key or container; label of a mark",
+    Name "name" Text "name of the process, program, thread, kernel, GPU, metadata key or container; label of a mark; profile of a MIG instance",
     Value "value" Text "value of a metadata key",
-    Uuid "uuid" Text "`gpu`: UUID",
+    Uuid "uuid" Text "`gpu`, `mig_instance`: UUID",
     TimeZone "time_zone" Text "`clock`: time zone",
     BeforeTrace "before_trace" Bool "`process`: it started before the trace",
     IsOnlyGpu "is_only_gpu" Bool "`driver_usage`: the driver lists the process on no other GPU",
@@ -158,6 +158,7 @@ columns! {
     TreeProgram "tree_program" Text "`program`: program of that root",
     Release "release" Text "`program`: release of the program, if its environment names one",
     MarkKind "mark" Text "`mark`: kind of the mark: `point`, `begin` or `end`",
+    ContextLimit "limit" Text "`context_limit`: the limit: `stack`, `printf_fifo`, `malloc_heap`, `launch_depth` or `pending_launches`",
 }
 
 impl Column {
@@ -277,7 +278,13 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("primary_release", "`cuDevicePrimaryCtxRelease`", "device"),
     ("primary_reset", "`cuDevicePrimaryCtxReset`", "device"),
     ("context_discovered", "device of a context from before the trace", "context, device"),
+    (
+        "context_limit",
+        "`cuCtxSetLimit`; `bytes` is its value, for launches their number",
+        "limit, bytes",
+    ),
     ("device_map", "GPUs of the devices of the process", "device_gpus"),
+    ("mig_instance", "MIG instance on which the process runs", "uuid, name"),
     (
         "driver_usage",
         "GPU memory used by the process, as reported by the driver",
@@ -312,6 +319,11 @@ pub const ROWS: &[(&str, &str, &str)] = &[
         "object_create",
         "a stream, event, graph, module or the like was created",
         "kind, handle, context, site_id",
+    ),
+    (
+        "object_image",
+        "size of the image that a module or library was loaded from",
+        "kind, handle, bytes",
     ),
     ("object_destroy", "a call destroyed one", "kind, handle"),
     (

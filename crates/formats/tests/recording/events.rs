@@ -19,6 +19,8 @@ use engine::model::ids::{
 };
 use engine::model::mark::MarkKind;
 use engine::model::memory_kind::MemoryKind;
+use engine::model::mig::MigInstance;
+use engine::model::overhead::ContextLimit;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
 use engine::model::stack::{Frame, Language, UnknownReason};
 use engine::model::units::Timestamp;
@@ -328,6 +330,11 @@ fn object() -> BoxedStrategy<ObjectCall> {
             ObjectCall::Created { kind, handle, context, site }
         }),
         name().prop_map(|(kind, handle)| ObjectCall::Destroyed { kind, handle }),
+        (name(), any::<u64>()).prop_map(|((kind, handle), bytes)| ObjectCall::Image {
+            kind,
+            handle,
+            bytes
+        }),
     ]
     .boxed()
 }
@@ -427,6 +434,8 @@ fn listed(kind: &EventKind) {
         | EventKind::GpuFree { .. }
         | EventKind::DeviceHolders(_)
         | EventKind::Mark { .. }
+        | EventKind::Limit { .. }
+        | EventKind::MigInstance(_)
         | EventKind::DriverUsageLost
         | EventKind::Lost(_)
         | EventKind::Activity(_)
@@ -461,6 +470,11 @@ fn kind() -> BoxedStrategy<EventKind> {
         (gpu(), any::<u64>(), any::<bool>())
             .prop_map(|(gpu, bytes, only)| EventKind::DriverUsage { gpu, bytes, only }),
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
+        (name(), name()).prop_map(|(uuid, profile)| EventKind::MigInstance(Box::new(
+            MigInstance { uuid, profile }
+        ))),
+        (select(ContextLimit::ALL.to_vec()), any::<u64>())
+            .prop_map(|(limit, value)| EventKind::Limit { limit, value }),
         (select(MarkKind::ALL.to_vec()), name())
             .prop_map(|(kind, label)| EventKind::Mark { kind, label }),
         lost(),

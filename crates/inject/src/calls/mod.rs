@@ -21,7 +21,7 @@ use crate::wire::{
     VS_ACTION_GRAPH_LAUNCH, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_LAUNCH_LIST,
     VS_ACTION_LAUNCH_UNSHAPED, VS_ACTION_NAME, VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR,
     VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE, VS_CLASS_OBJECT, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
-    VS_DESCRIPTOR, VS_INFLIGHT, VS_OBJECT, VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
+    VS_DATA, VS_DESCRIPTOR, VS_INFLIGHT, VS_OBJECT, VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
 use crate::{process, start};
@@ -234,6 +234,9 @@ fn record(
     outs[0]
 }
 
+/// Size of the smallest page.
+const PAGE: usize = 4096;
+
 fn count_lost(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
     if result != 0 {
         loss::count_call(hook, 0, result);
@@ -250,13 +253,19 @@ fn count_lost(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
 fn with_descriptor(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescriptor {
     let mut descriptor = [0_u8; VS_DESCRIPTOR];
     let from = frame.argument(hook.descriptor_argument);
-    let bytes = usize::from(hook.descriptor_bytes).min(VS_DESCRIPTOR);
+    let mut bytes = usize::from(hook.descriptor_bytes).min(VS_DESCRIPTOR);
+    let is_data = u32::from(hook.flags) & VS_DATA != 0;
+    if is_data {
+        // It may end in the page that it begins in.
+        bytes = bytes.min(PAGE - from as usize % PAGE);
+    }
     if from != 0 && matches!(call.head.result, 0 | OUT_OF_MEMORY) {
-        // SAFETY: the driver read at least these bytes of the structure in this call.
+        // SAFETY: the driver read at least these bytes of the structure in this call; of data, a part
+        // of this page.
         unsafe {
             std::ptr::copy_nonoverlapping(from as *const u8, descriptor.as_mut_ptr(), bytes);
         }
-    } else {
+    } else if !is_data {
         call.flags |= VS_OUT_UNREADABLE;
     }
     CallDescriptor { call, descriptor }

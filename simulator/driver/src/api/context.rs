@@ -30,6 +30,8 @@ exports! {
     call cuCtxGetCurrent(context: OutParam<Handle>) = get_current;
     call cuCtxGetDevice(device: OutParam<i32>) = get_device;
     call cuCtxGetDevice_v2(device: OutParam<i32>, context: Handle) = get_device_of;
+    call cuCtxSetLimit(limit: c_uint, value: usize) = set_limit;
+    call cuCtxGetLimit(value: OutParam<usize>, limit: c_uint) = get_limit;
     call cuCtxGetFlags(flags: OutParam<u32>) = get_flags;
     call cuCtxGetApiVersion(context: Handle, version: OutParam<u32>) = api_version;
     call cuCtxSynchronize() = synchronize;
@@ -51,6 +53,30 @@ exports! {
         flags: c_uint) = green_create;
     call cuGreenCtxDestroy(green: Handle) = green_destroy;
     call cuCtxFromGreenCtx(context: OutParam<Handle>, green: Handle) = green_context;
+}
+
+/// Threads that a simulated GPU runs at a time: each has a stack.
+const GPU_THREADS: u64 = 65_536;
+
+/// Stack, `printf` buffer, heap, and what limits launches by kernels, by the number in `CUlimit`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits([u64; 5]);
+
+impl Limits {
+    const DEFAULT: Self = Self([1024, 1 << 20, 8 << 20, 2, 2048]);
+
+    /// Device memory beyond that of the defaults, which contexts contain.
+    fn cost(self) -> i64 {
+        let beyond =
+            |index: usize| self.0[index].cast_signed() - Self::DEFAULT.0[index].cast_signed();
+        beyond(0) * GPU_THREADS.cast_signed() + beyond(1) + beyond(2)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// A context.
@@ -213,12 +239,14 @@ impl DriverState {
         let Some(shared) = &self.shared else { return };
         let settings = settings::get();
         let mut objects = self.objects.cost(&settings.object_costs);
+        let limits = self.limits;
         let active = |device: usize| {
             self.contexts.iter().any(|(_, context)| context.active && context.device == device)
         };
         for device in (0..settings.devices).filter(|device| active(*device)) {
             // Memory of objects is never refused.
-            let _ = shared.set_overhead(device, settings.overhead + std::mem::take(&mut objects));
+            let all = settings.overhead + std::mem::take(&mut objects);
+            let _ = shared.set_overhead(device, all.saturating_add_signed(limits.cost()));
         }
     }
 
@@ -381,6 +409,24 @@ fn given_or_current(state: &DriverState, context: Handle) -> Result<Context, Cod
 fn get_device_of(device: OutParam<i32>, context: Handle) -> Outcome {
     let context = given_or_current(&*state::running()?, context)?;
     device.set(ordinal(&context))
+}
+
+fn set_limit(limit: c_uint, value: usize) -> Outcome {
+    let mut state = state::running()?;
+    state.current()?;
+    match state.limits.0.get_mut(limit as usize) {
+        Some(known) => *known = value as u64,
+        // Limits of caches.
+        None if limit < 8 => {}
+        None => return Err(Code::InvalidValue),
+    }
+    Ok(())
+}
+
+fn get_limit(value: OutParam<usize>, limit: c_uint) -> Outcome {
+    let state = state::running()?;
+    state.current()?;
+    value.set(*state.limits.0.get(limit as usize).ok_or(Code::InvalidValue)? as usize)
 }
 
 fn get_flags(flags: OutParam<u32>) -> Outcome {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Code;
 use crate::api::array::Arrays;
-use crate::api::context::{Context, GreenContext, PrimaryContext};
+use crate::api::context::{Context, GreenContext, Limits, PrimaryContext};
 use crate::api::host_memory::HostRange;
 use crate::api::ipc::{ExternalMemory, IpcImport};
 use crate::api::module::Modules;
@@ -50,6 +50,8 @@ pub(crate) struct DriverState {
     pub(crate) owners: Owners,
     pub(crate) arena: Arena,
     pub(crate) contexts: Slab<Context>,
+    /// Of all contexts.
+    pub(crate) limits: Limits,
     pub(crate) primaries: [PrimaryContext; MAX_DEVICES],
     pub(crate) greens: Slab<GreenContext>,
     pub(crate) streams: Slab<Stream>,
@@ -143,6 +145,7 @@ impl DriverState {
             owners: Owners::new(),
             arena: Arena::new(),
             contexts: Slab::new(1),
+            limits: Limits::default(),
             primaries: [PrimaryContext::default(); MAX_DEVICES],
             greens: Slab::new(2),
             streams: Slab::new(3),

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use engine::model::cuda_object::ObjectCall;
 use engine::model::event::{Event, EventKind, ProcessInfo};
 use engine::model::ids::{DeviceId, GpuId, Pid, Tid};
+use engine::model::mig::MigInstance;
 use engine::model::units::Timestamp;
 
 use crate::decode::DeviceUuid;
 use crate::gpus::{
-    DeviceVisibilityEnv, GpuInfo, ProcessGpuUsage, UsagePoller, UsageSample, by_uuid,
-    resolve_devices, uuid_text,
+    DeviceVisibilityEnv, GpuInfo, ProcessGpuUsage, UsagePoller, UsageSample, by_uuid, instance,
+    resolve_devices, resolve_instance, uuid_text,
 };
 use crate::session::liveness::start_of;
 use crate::session::processes::{Process, ProcessTable};
@@ -51,14 +52,17 @@ impl DriverUsage {
         self.poller.as_ref().map_or(&[], UsagePoller::gpus)
     }
 
-    /// Returns the GPUs that a new process sees; `None` until a source of GPUs is found.
-    pub(crate) fn visible_gpus(&self, pid: Pid, process: &mut Process) -> Option<EventKind> {
+    /// Returns the GPUs that a new process sees, and its MIG instance; nothing until a source of GPUs is
+    /// found.
+    pub(crate) fn visible_gpus(&self, pid: Pid, process: &mut Process) -> Vec<EventKind> {
         let gpus = self.gpus();
         if gpus.is_empty() {
-            return None;
+            return Vec::new();
         }
-        process.gpus = resolve_devices(gpus, &DeviceVisibilityEnv::read(pid));
-        Some(EventKind::Gpus(process.gpus.clone().into()))
+        let env = DeviceVisibilityEnv::read(pid);
+        process.gpus = resolve_devices(gpus, &env);
+        let mig = resolve_instance(gpus, &env).and_then(|mig| set_instance(process, mig));
+        std::iter::once(EventKind::Gpus(process.gpus.clone().into())).chain(mig).collect()
     }
 
     /// Applies a UUID that the driver returned for a device of a process: more reliable than the
@@ -67,17 +71,26 @@ impl DriverUsage {
         &self,
         reported: &DeviceUuid,
         process: &mut Process,
-    ) -> Option<EventKind> {
-        let gpu = by_uuid(self.gpus(), &uuid_text(&reported.uuid, "GPU"))
-            .or_else(|| by_uuid(self.gpus(), &uuid_text(&reported.uuid, "MIG")))?;
+    ) -> Vec<EventKind> {
+        let mig = uuid_text(&reported.uuid, "MIG");
+        let found = by_uuid(self.gpus(), &uuid_text(&reported.uuid, "GPU"));
+        let Some(gpu) = found.or_else(|| by_uuid(self.gpus(), &mig)) else { return Vec::new() };
+        let mig = self.gpus().iter().find_map(|gpu| instance(gpu, &mig));
+        let mut events: Vec<_> =
+            mig.and_then(|mig| set_instance(process, mig)).into_iter().collect();
         let DeviceId(ordinal) = reported.device;
         let index = usize::from(ordinal);
-        if process.gpus.get(index) == Some(&Some(gpu)) || index >= 1024 {
-            return None;
+        if process.gpus.get(index) != Some(&Some(gpu)) && index < 1024 {
+            process.gpus.resize(process.gpus.len().max(index + 1), None);
+            process.gpus[index] = Some(gpu);
+            events.push(EventKind::Gpus(process.gpus.clone().into()));
         }
-        process.gpus.resize(process.gpus.len().max(index + 1), None);
-        process.gpus[index] = Some(gpu);
-        Some(EventKind::Gpus(process.gpus.clone().into()))
+        events
+    }
+
+    /// Returns a MIG instance of a GPU by its index.
+    fn instance_of(&self, gpu: GpuId, index: Option<usize>) -> Option<&MigInstance> {
+        self.gpus().iter().find(|known| known.id == gpu)?.instances.get(index?)
     }
 
     /// Returns the free bytes of GPUs that changed.
@@ -130,7 +143,9 @@ impl DriverUsage {
         let is_costly = |event: &Event| {
             matches!(
                 event.kind,
-                EventKind::Context(_) | EventKind::Object(ObjectCall::Created { .. })
+                EventKind::Context(_)
+                    | EventKind::Limit { .. }
+                    | EventKind::Object(ObjectCall::Created { .. })
             )
         };
         if let Some(poller) = self.poller.as_ref().filter(|_| events.iter().any(is_costly)) {
@@ -150,7 +165,8 @@ impl DriverUsage {
         let mut events = Vec::new();
         if self.poller.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
             for (pid, process) in processes.iter_mut() {
-                events.extend(self.visible_gpus(pid, process).map(|kind| event(pid, now, kind)));
+                let found = self.visible_gpus(pid, process).into_iter();
+                events.extend(found.map(|kind| event(pid, now, kind)));
             }
         }
         let response = self.poller.as_mut().and_then(|poller| poller.latest(read_from));
@@ -165,7 +181,13 @@ impl DriverUsage {
         events.extend(unlisted.map(|kind| event(NO_PROCESS, now, kind)));
         let mut listed: HashMap<Pid, Vec<GpuId>> = HashMap::new();
         let gpu_counts = gpus_per_process(&sample.uses);
-        for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {
+        for ProcessGpuUsage { pid, gpu, bytes, instance } in sample.uses {
+            if let Some(process) = processes.get_mut(pid)
+                && let Some(kind) =
+                    self.instance_of(gpu, instance).and_then(|mig| set_instance(process, mig))
+            {
+                events.push(event(pid, now, kind));
+            }
             let Some(bytes) = bytes else { continue };
             if !processes.contains(pid) {
                 let Some(start) = start_of(pid).filter(|start| wanted(processes, pid, *start))
@@ -194,6 +216,15 @@ impl DriverUsage {
         }
         events
     }
+}
+
+/// Sets the MIG instance of a process; `None` if it is known.
+fn set_instance(process: &mut Process, mig: &MigInstance) -> Option<EventKind> {
+    if process.mig.as_ref() == Some(mig) {
+        return None;
+    }
+    process.mig = Some(mig.clone());
+    Some(EventKind::MigInstance(Box::new(mig.clone())))
 }
 
 /// Counts the GPUs on which the driver lists each process.

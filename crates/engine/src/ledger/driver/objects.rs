@@ -25,6 +25,8 @@ struct LiveObject {
     contextless: bool,
     /// Whether a context has ended since that may have been its own.
     doubtful: bool,
+    /// Size of the image that it was loaded from; 0 if unknown.
+    image: u64,
 }
 
 /// CUDA objects of one process.
@@ -159,20 +161,27 @@ impl ObjectTable {
         (counts.created, counts.created.saturating_sub(counts.live))
     }
 
-    /// Sites of the live objects of a kind that were created after the first time, up to the second.
+    /// Sets the size of the image of an object.
+    fn set_image(&mut self, key: ObjectKey, bytes: u64) {
+        if let Some(live) = self.live.get_mut(key) {
+            live.image = bytes;
+        }
+    }
+
+    /// Sites and images of the live objects of a kind that were created after the first time, up to the second.
     /// Empty if there are too many objects to search.
     pub(crate) fn created_in(
         &self,
         kind: ObjectKind,
         (after, until): (Timestamp, Timestamp),
-    ) -> Vec<Option<SiteId>> {
+    ) -> Vec<(Option<SiteId>, u64)> {
         if self.live.len() > MAX_SEARCHED_OBJECTS {
             return Vec::new();
         }
         let is_new = |created_at: Timestamp| created_at > after && created_at <= until;
         let all = self.live.iter();
         let own = all.filter(|((known, _), since, _)| *known == kind && is_new(*since));
-        own.map(|(_, _, live)| live.site).collect()
+        own.map(|(_, _, live)| (live.site, live.image)).collect()
     }
 
     /// Kinds with at least one call.
@@ -198,8 +207,11 @@ impl Process {
             ObjectCall::Created { kind, handle, context, site } => {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
                 let contextless = context.is_none() && kind.ends_with_context();
-                let new = LiveObject { context, site, contextless, doubtful: false };
+                let new = LiveObject { context, site, contextless, doubtful: false, image: 0 };
                 self.objects.create((kind, handle), new, event.time, &mut self.sites);
+            }
+            ObjectCall::Image { kind, handle, bytes } => {
+                self.objects.set_image((kind, handle), bytes);
             }
             ObjectCall::Destroyed { kind, handle } => {
                 self.objects.destroy((kind, handle), event.entry_time, event.time, &mut self.sites);
@@ -219,7 +231,7 @@ mod tests {
 
     fn event(handle: u64) -> (ObjectKey, LiveObject) {
         let (context, site) = (None, None);
-        let new = LiveObject { context, site, contextless: true, doubtful: false };
+        let new = LiveObject { context, site, contextless: true, doubtful: false, image: 0 };
         ((ObjectKind::Event, handle), new)
     }
 

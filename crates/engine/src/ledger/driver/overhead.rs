@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::model::{
-    Bytes, Event, EventKind, MemoryKind, ObjectKind, OverheadCause, Precision, SiteId, SiteName,
-    SiteRegistry, Timestamp,
+    Bytes, ContextLimit, Event, EventKind, MemoryKind, ObjectKind, OverheadCause, Precision,
+    SiteId, SiteName, SiteRegistry, Timestamp,
 };
-use crate::snapshot::{CauseView, ObjectCostView, OverheadView};
+use crate::snapshot::{CauseView, LimitView, ObjectCostView, OverheadView};
 
 use super::super::memory::totals::ByteSum;
 use super::super::process::Process;
@@ -51,18 +51,21 @@ struct Calls {
     /// Objects that began, and that ended, by cause.
     began: [u64; OverheadCause::ALL.len()],
     ended: [u64; OverheadCause::ALL.len()],
+    /// Calls by limit.
+    limits: [u64; ContextLimit::ALL.len()],
     /// Allocations and frees of device memory.
     allocations: u64,
 }
 
 impl Calls {
     fn since(&self, before: &Self) -> Self {
-        let less = |now: &[u64; 9], before: &[u64; 9]| {
+        fn less<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
             std::array::from_fn(|index| now[index].saturating_sub(before[index]))
-        };
+        }
         Self {
             began: less(&self.began, &before.began),
             ended: less(&self.ended, &before.ended),
+            limits: less(&self.limits, &before.limits),
             allocations: self.allocations.saturating_sub(before.allocations),
         }
     }
@@ -97,6 +100,19 @@ struct ObjectCost {
     bytes: i128,
     min: i128,
     max: i128,
+    /// Sum and number of the images that are known.
+    images: (u64, u64),
+}
+
+/// A limit that the process has set, and what its calls changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct LimitAccount {
+    value: Option<u64>,
+    calls: u64,
+    bytes: i128,
+    min: i128,
+    max: i128,
+    is_estimated: bool,
 }
 
 /// Memory of one process beyond its traced allocations.
@@ -104,6 +120,10 @@ struct ObjectCost {
 pub(crate) struct Overhead {
     accounts: [Account; OverheadCause::ALL.len()],
     costs: HashMap<(ObjectKind, Option<SiteId>), ObjectCost>,
+    /// Limits, and the number of calls that raised and that lowered one.
+    limits: [LimitAccount; ContextLimit::ALL.len()],
+    raised: u64,
+    lowered: u64,
     /// Last report whose change was assigned.
     assigned: Option<Report>,
     /// The newest report: calls that have not returned yet may overlap it.
@@ -132,6 +152,7 @@ impl Overhead {
                 | EventKind::Graph(_)
                 | EventKind::Context(_)
                 | EventKind::Object(_)
+                | EventKind::Limit { .. }
         ) {
             let entered = event.entry_time;
             self.entered = Some(self.entered.map_or(entered, |first| first.min(entered)));
@@ -141,7 +162,50 @@ impl Overhead {
 
     /// Forgets the reports: the next one has no predecessor.
     pub(crate) fn clear(&mut self) {
-        *self = Self { costs: std::mem::take(&mut self.costs), ..Self::default() };
+        let (costs, limits) = (std::mem::take(&mut self.costs), self.limits);
+        let (raised, lowered) = (self.raised, self.lowered);
+        *self = Self { costs, limits, raised, lowered, ..Self::default() };
+    }
+
+    /// Sets a limit.
+    pub(crate) fn set_limit(&mut self, limit: ContextLimit, value: u64) {
+        let Some(account) = self.limits.get_mut(limit.index()) else { return };
+        match account.value.unwrap_or(limit.default_value()) <= value {
+            true => self.raised += 1,
+            false => self.lowered += 1,
+        }
+        account.value = Some(value);
+        account.calls += 1;
+    }
+
+    /// Returns the limits that were set.
+    fn limit_views(&self) -> Vec<LimitView> {
+        let mut limits = self.limits;
+        if let Some(newest) = &self.newest {
+            let delta = newest.untracked - self.assigned.map_or(0, |report| report.untracked);
+            let before = self.assigned.map(|report| report.calls).unwrap_or_default();
+            let calls = newest.calls.since(&before);
+            assign_limits(&mut limits, &self.accounts, delta, &calls, !self.is_clean());
+        }
+        let signed = |bytes: i128| {
+            i64::try_from(bytes).unwrap_or(if bytes < 0 { i64::MIN } else { i64::MAX })
+        };
+        let view = |(limit, account): (ContextLimit, &LimitAccount)| {
+            Some(LimitView {
+                limit,
+                value: account.value?,
+                calls: account.calls,
+                bytes: signed(account.bytes),
+                min: signed(account.min),
+                max: signed(account.max),
+                precision: match account {
+                    LimitAccount { is_estimated: true, .. } => Precision::Estimated,
+                    account if account.min == account.max => Precision::Measured,
+                    _ => Precision::Bounded,
+                },
+            })
+        };
+        ContextLimit::ALL.into_iter().zip(&limits).filter_map(view).collect()
     }
 
     /// Whether the newest report can be assigned: no call overlapped it.
@@ -218,6 +282,30 @@ fn assign(
     }
 }
 
+/// Adds a change between two reports to the limits that were set in between.
+fn assign_limits(
+    limits: &mut [LimitAccount],
+    accounts: &[Account; OverheadCause::ALL.len()],
+    delta: i128,
+    calls: &Calls,
+    is_estimated: bool,
+) {
+    let found = candidates(delta, calls);
+    let all = shares(accounts, delta, &found);
+    let Some((_, part, _)) = all.iter().find(|(cause, ..)| *cause == OverheadCause::Limit) else {
+        return;
+    };
+    let count = calls.limits.iter().filter(|count| **count > 0).count();
+    let rounding = i128::from(calls.allocations).saturating_mul(GRANULARITY).min(delta.abs());
+    let is_alone = found.len() == 1 && count == 1;
+    for (account, _) in limits.iter_mut().zip(calls.limits).filter(|(_, calls)| *calls > 0) {
+        account.bytes += part / count.max(1) as i128;
+        account.min += if is_alone { delta - rounding } else { delta.min(0) };
+        account.max += if is_alone { delta } else { delta.max(0) };
+        account.is_estimated |= is_estimated;
+    }
+}
+
 /// Divides a change among several causes: first what objects of each cost when they were measured
 /// alone, then the rest to the first cause without such a value.
 fn shares(
@@ -288,6 +376,8 @@ impl Process {
             return;
         }
         assign(&mut self.overhead.accounts, delta, &calls, is_estimated);
+        let Overhead { limits, accounts, .. } = &mut self.overhead;
+        assign_limits(limits, accounts, delta, &calls, is_estimated);
         self.record_costs(delta, &calls, (since, newest.queried_at));
         self.overhead.assigned = Some(newest);
     }
@@ -306,18 +396,39 @@ impl Process {
             };
             let count = i128::from(*count).max(1);
             let is_alone = found.len() == 1 && count == 1;
-            for site in self.objects.created_in(kind, span) {
+            let images = self.images_of(cause, span, count);
+            for (site, image) in self.objects.created_in(kind, span) {
                 let costs = &mut self.overhead.costs;
                 if costs.len() >= MAX_COST_SITES && !costs.contains_key(&(kind, site)) {
                     continue;
                 }
                 let cost = costs.entry((kind, site)).or_default();
                 cost.count += 1;
-                cost.bytes += part / count;
+                // Images say which of several modules is the larger one.
+                cost.bytes += images.map_or(part / count, |all| part * i128::from(image) / all);
+                if image > 0 {
+                    cost.images.0 = cost.images.0.saturating_add(image);
+                    cost.images.1 += 1;
+                }
                 cost.min += if is_alone { (delta - rounding).max(0) } else { 0 };
                 cost.max += delta;
             }
         }
+    }
+
+    /// Returns the total size of the images of the objects that were created between two reports, if all
+    /// of them are known.
+    fn images_of(
+        &self,
+        cause: OverheadCause,
+        span: (Timestamp, Timestamp),
+        count: i128,
+    ) -> Option<i128> {
+        let kinds = COSTLY.iter().filter(|(_, own)| *own == cause);
+        let new: Vec<_> =
+            kinds.flat_map(|(kind, _)| self.objects.created_in(*kind, span)).collect();
+        let is_known = new.len() as i128 == count && new.iter().all(|(_, image)| *image > 0);
+        is_known.then(|| new.iter().map(|(_, image)| i128::from(*image)).sum())
     }
 
     fn calls_so_far(&self) -> Calls {
@@ -343,7 +454,9 @@ impl Process {
         if self.totals.of(MemoryKind::Graph) > ByteSum::default() {
             add(OverheadCause::GraphMemory, overhead.graph_launches, overhead.graph_launches);
         }
+        add(OverheadCause::Limit, overhead.raised, overhead.lowered);
         add(OverheadCause::BeforeTrace, 0, counts.unknown_frees);
+        calls.limits = overhead.limits.map(|limit| limit.calls);
         calls.allocations = counts.allocations + counts.frees + counts.released;
         calls
     }
@@ -369,6 +482,7 @@ impl Process {
         OverheadView {
             causes,
             is_settled: self.overhead.is_settled(),
+            limits: self.overhead.limit_views(),
             objects: self.object_costs(registry),
         }
     }
@@ -396,6 +510,8 @@ impl Process {
             sum.bytes += cost.bytes;
             sum.min += cost.min;
             sum.max += cost.max;
+            sum.images.0 = sum.images.0.saturating_add(cost.images.0);
+            sum.images.1 += cost.images.1;
             let source = site.map_or(SiteRef::Unknown, SiteRef::Site);
             let is_own = |row: &&SiteRow| {
                 row.source == source && row.resource == ResourceKind::Object(*kind)
@@ -406,7 +522,7 @@ impl Process {
             Bytes(u64::try_from(bytes / i128::from(count.max(1))).unwrap_or(0))
         };
         let view = |((kind, site), (cost, live))| {
-            let ObjectCost { count, bytes, min, max } = cost;
+            let ObjectCost { count, bytes, min, max, images } = cost;
             ObjectCostView {
                 kind,
                 site,
@@ -416,6 +532,7 @@ impl Process {
                 bytes: mean(bytes, count),
                 min: mean(min, count),
                 max: mean(max, count),
+                image: images.0.checked_div(images.1).map(Bytes),
             }
         };
         let costly = sums.into_iter().filter(|(_, (cost, _))| cost.bytes > 0);

@@ -57,6 +57,8 @@ pub enum ObjectCall {
     Created { kind: ObjectKind, handle: u64, context: Option<ContextId>, site: Option<SiteId> },
     /// An object was destroyed.
     Destroyed { kind: ObjectKind, handle: u64 },
+    /// The module or library that was just created is from an image of this size.
+    Image { kind: ObjectKind, handle: u64, bytes: u64 },
 }
 
 /// Objects of one kind in one process. If records were lost (see

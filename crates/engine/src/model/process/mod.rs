@@ -3,4 +3,5 @@
 pub mod container;
 pub mod device_holder;
 pub mod holder;
+pub mod mig;
 pub mod program;

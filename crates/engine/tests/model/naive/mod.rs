@@ -123,6 +123,8 @@ impl Naive {
             EventKind::Activity(_)
             | EventKind::DeviceHolders(_)
             | EventKind::Mark { .. }
+            | EventKind::Limit { .. }
+            | EventKind::MigInstance(_)
             | EventKind::Block(_)
             | EventKind::Allocator(..)
             | EventKind::Identity(_) => {}

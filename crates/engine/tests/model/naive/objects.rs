@@ -110,6 +110,8 @@ impl Process {
                 let op = ObjectOp::Created;
                 self.object_log.push(ObjectLine { at: event.time, site, kind, op });
             }
+            // Costs are not part of the model.
+            ObjectCall::Image { .. } => {}
             ObjectCall::Destroyed { kind, handle } => {
                 let own = |old: &Object| {
                     (old.kind, old.handle) == (kind, handle) && old.at <= event.entry_time

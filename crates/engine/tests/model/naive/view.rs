@@ -37,6 +37,7 @@ impl Process {
             uid: self.uid,
             name: self.name.clone(),
             identity: ProcessIdentity::default(),
+            mig: None,
             container: self.container.clone().map(Arc::new),
             ended: self.ended.map(|(end, _)| end),
             before_trace: self.before_trace,

@@ -132,7 +132,9 @@ fn event_kind(
             EventKind::Allocator(CellValue::get(cells, Column::Allocator)?, tracking)
         }
         // Objects of a kind of a later version are skipped.
-        "object_create" | "object_destroy" if cells.text(Column::Kind).is_some_and(is_unknown) => {
+        "object_create" | "object_destroy" | "object_image"
+            if cells.text(Column::Kind).is_some_and(is_unknown) =>
+        {
             return Ok(None);
         }
         word => return call(word, cells),

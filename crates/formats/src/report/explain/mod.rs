@@ -8,7 +8,7 @@ pub use text::write;
 use std::collections::BTreeMap;
 
 use engine::model::Timestamp;
-use engine::snapshot::{ObjectCostView, ProcessView, Snapshot};
+use engine::snapshot::{LimitView, ObjectCostView, ProcessView, Snapshot};
 use engine::view::{ExplainedPart, Explanation, PartCause};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,8 @@ json_objects! {
         unexplained_bytes: u64 = sums.unexplained,
         /// Parts, largest first; `rest` is the last.
         parts: Vec<PartJson> = explanation.parts.iter().map(PartJson::new).collect(),
+        /// Limits that it has set with `cuCtxSetLimit`.
+        limits: Vec<LimitJson> = explanation.limits.iter().map(LimitJson::new).collect(),
         /// Cost of objects by kind and site, most expensive first.
         objects: Vec<ObjectCostJson> =
             explanation.objects.iter().map(ObjectCostJson::new).collect(),
@@ -104,6 +106,25 @@ json_objects! {
         advice: String = of.cause.advice().to_owned(),
     }
 
+    /// A limit that a process has set.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct LimitJson(view: &LimitView): Deserialize {
+        /// `stack`, `printf_fifo`, `malloc_heap`, `launch_depth` or `pending_launches`.
+        limit: String = view.limit.name().to_owned(),
+        /// Last value: bytes, or a number of launches.
+        value: u64 = view.value,
+        /// Number of calls.
+        calls: u64 = view.calls,
+        /// Change of the driver-reported memory from before to after the calls.
+        bytes: i64 = view.bytes,
+        /// Lower bound.
+        min_bytes: i64 = view.min,
+        /// Upper bound.
+        max_bytes: i64 = view.max,
+        /// `measured`, `bounded` or `estimated`.
+        precision: String = view.precision.name().to_owned(),
+    }
+
     /// Device memory of the objects of one kind from one site.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct ObjectCostJson(cost: &ObjectCostView): Deserialize {
@@ -126,6 +147,8 @@ json_objects! {
         min_bytes_each: u64 = cost.min.0,
         /// Upper bound of the mean.
         max_bytes_each: u64 = cost.max.0,
+        /// Mean size of the images of modules and libraries, if known.
+        image_bytes_each?: Option<u64> = cost.image.map(|bytes| bytes.0),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{ExplainReport, ExplainedProcess, ObjectCostJson, PartJson};
+use super::{ExplainReport, ExplainedProcess, LimitJson, ObjectCostJson, PartJson};
 use crate::report::live::text::TextStyle;
 use crate::report::tables::ColumnSpec;
 use crate::report::view::compact_size;
@@ -20,10 +20,19 @@ const PARTS: [ColumnSpec; 5] = [
     ColumnSpec::flexible("WHAT HELPS", 16, 0),
 ];
 
-const OBJECTS: [ColumnSpec; 6] = [
+const LIMITS: [ColumnSpec; 5] = [
+    ColumnSpec::left("LIMIT", 0),
+    ColumnSpec::right("VALUE", 0),
+    ColumnSpec::right("CALLS", 0),
+    ColumnSpec::right("CHANGED", 0),
+    ColumnSpec::left("BOUNDS", 0),
+];
+
+const OBJECTS: [ColumnSpec; 7] = [
     ColumnSpec::right("TOTAL", 0),
     ColumnSpec::right("EACH", 0),
     ColumnSpec::left("BOUNDS", 0),
+    ColumnSpec::right("IMAGE", 0),
     ColumnSpec::right("LIVE", 0),
     ColumnSpec::left("KIND", 0),
     ColumnSpec::flexible("AT", 12, 0),
@@ -79,6 +88,11 @@ fn write_process(
             share(process.unexplained_bytes)
         ))
     )?;
+    if !process.limits.is_empty() {
+        writeln!(out, "\nLimits set with cuCtxSetLimit")?;
+        let rows: Vec<_> = process.limits.iter().map(limit_cells).collect();
+        table::write(out, &LIMITS, &rows, style)?;
+    }
     if !process.objects.is_empty() {
         writeln!(out, "\nObjects by site")?;
         let rows: Vec<_> = process.objects.iter().take(top).map(object_cells).collect();
@@ -108,11 +122,35 @@ fn cells(part: &PartJson, all: u64) -> Vec<String> {
     ]
 }
 
+fn limit_cells(limit: &LimitJson) -> Vec<String> {
+    let is_number = limit.limit.contains("launch");
+    let (low, high) = (signed(limit.min_bytes), signed(limit.max_bytes));
+    let bounds = if low == high { low } else { format!("{low} to {high}") };
+    vec![
+        sanitize_up_to(&limit.limit, MAX_CELL_CHARS).into_owned(),
+        if is_number { limit.value.to_string() } else { compact_size(limit.value) },
+        limit.calls.to_string(),
+        signed(limit.bytes),
+        bounds,
+    ]
+}
+
+/// Returns a change of size: `+64M`.
+fn signed(bytes: i64) -> String {
+    let sign = match bytes.signum() {
+        1 => "+",
+        -1 => "-",
+        _ => "",
+    };
+    format!("{sign}{}", compact_size(bytes.unsigned_abs()))
+}
+
 fn object_cells(cost: &ObjectCostJson) -> Vec<String> {
     vec![
         compact_size(cost.bytes),
         compact_size(cost.bytes_each),
         range(cost.min_bytes_each, cost.max_bytes_each),
+        cost.image_bytes_each.map_or_else(String::new, compact_size),
         cost.live.to_string(),
         sanitize_up_to(&cost.kind, MAX_CELL_CHARS).into_owned(),
         sanitize_up_to(&cost.location, MAX_CELL_CHARS).into_owned(),

@@ -132,7 +132,10 @@ pub fn cell(column: ProcessColumn, row: &ProcessRow<'_>, of: &ProcessCells<'_>) 
         ProcessColumn::Host => sanitize(of.host).into_owned(),
         ProcessColumn::Pid => process.key.pid.to_string(),
         ProcessColumn::User => sanitize(&row.user).into_owned(),
-        ProcessColumn::Program => sanitize(row.program).into_owned(),
+        ProcessColumn::Program => match row.process.mig.as_deref() {
+            Some(mig) => format!("{} (MIG {})", sanitize(row.program), sanitize(&mig.profile)),
+            None => sanitize(row.program).into_owned(),
+        },
         ProcessColumn::Gpu => {
             let gpus: Vec<String> = row.gpus.iter().map(|gpu| gpu.0.to_string()).collect();
             gpus.join(",")

@@ -6,7 +6,7 @@ mod sites;
 
 use std::collections::BTreeMap;
 
-use engine::model::{Bytes, GpuId, Mark, result_name};
+use engine::model::{Bytes, GpuId, Mark, MigInstance, result_name};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, PoolView, ProcessEnd,
     ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
@@ -114,6 +114,13 @@ json_objects! {
         label: String = sanitized(&mark.label),
     }
 
+    /// A MIG instance.
+    pub(crate) struct MigJson(instance: &MigInstance) {
+        uuid: String = sanitized(&instance.uuid),
+        profile?: Option<String> =
+            Some(sanitized(&instance.profile)).filter(|profile| !profile.is_empty()),
+    }
+
     /// Present if a value is not exact. `processes`: number of lost ones, in the totals of a report.
     pub(crate) struct UncertaintyJson(
         uncertainty: &Uncertainty,
@@ -156,6 +163,9 @@ json_objects! {
         row: ProcessRowJson = ProcessRowJson::new(of),
         /// Only for processes in a container.
         container?: Option<ContainerJson> = process.container.as_deref().map(ContainerJson::new),
+        /// Only for processes on a MIG instance.
+        #[serde(skip_deserializing)]
+        mig?: Option<MigJson> = process.mig.as_deref().map(MigJson::new),
         exited: bool = exited,
         end_reason?: Option<Word> = process.ended.map(|end| match end {
             ProcessEnd::Exited => "exit".into(),
