@@ -9,7 +9,7 @@ from lib import bpf
 
 # Byte offset of the pid in the keys of the tracer's maps. The kernel truncates map names to 15 characters.
 PID_OFFSET = {"processes": 0, "targets": 0, "graph_states": 0, "pythons": 0, "lost_records": 0, "copies": 0,
-              "launches": 8, "capturing_strea": 8, "reported_contex": 8, "sent_frames": 8, "known_stacks": 16,
+              "unknown_calls": 0, "launches": 8, "capturing_strea": 8, "reported_contex": 8, "sent_frames": 8, "known_stacks": 16,
               "thread_table": 4}
 HASH_TYPES = (bpf.HASH, bpf.LRU, bpf.PERCPU_HASH)
 

@@ -49,7 +49,7 @@ pub(super) const PATH: &str = "/srv/ann/secret/file";
 const NAME: &str = "/name";
 
 /// Fields that contain such names.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 23] = [
     "notes",
     "library",
     "name",
@@ -71,6 +71,8 @@ const NAMES: [&str; 21] = [
     "key",
     "sentence",
     "text",
+    "label",
+    "profile",
 ];
 
 fn frames() -> CallStack {

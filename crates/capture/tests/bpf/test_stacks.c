@@ -103,12 +103,11 @@ TEST(copy_ends_where_the_stack_ends)
 	static __u8 big[200000];
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		struct caller caller = {IP, (__u64)big, 0};
 		struct vs_stack *stack;
 
 		main_thread.mm.start_stack = (__u64)big + 1000000;
 		THREAD_POINTER(&main_thread.task) = (__u64)big + cases[i].above;
-		CHECK_EQ(send_copy(&caller, i + 1, NULL), 0);
+		CHECK_EQ(send_copy(IP, (__u64)big, 0, i + 1), 0);
 		stack = record(&stack_records, VS_STACK, i);
 		CHECK_EQ(stack->bytes, cases[i].bytes);
 		CHECK_EQ(stack->hijacked_count, 0);
@@ -117,15 +116,13 @@ TEST(copy_ends_where_the_stack_ends)
 
 TEST(copy_is_halved_until_it_can_be_read)
 {
-	struct caller caller = {IP, UNREADABLE - 3000, 0};
 	struct vs_stack *stack;
 
 	main_thread.mm.start_stack = THREAD_POINTER(&main_thread.task) = UNREADABLE + 13000;
-	send_copy(&caller, 1, NULL);
+	send_copy(IP, UNREADABLE - 3000, 0, 1);
 	stack = record(&stack_records, VS_STACK, 0);
 	CHECK_EQ(stack->bytes, 2000);
-	caller.sp = UNREADABLE;
-	send_copy(&caller, 1, NULL);
+	send_copy(IP, UNREADABLE, 0, 1);
 	CHECK_EQ(((struct vs_stack *)record(&stack_records, VS_STACK, 1))->bytes, 0);
 }
 

@@ -91,7 +91,7 @@ pub(super) struct Process {
     /// Whether memory was allocated with neither context nor device known.
     pub(super) unowned: bool,
     /// Imported memory that is opened more than once: number of additional openings.
-    reopened: Counts<AllocationKey>,
+    pub(super) reopened: Counts<AllocationKey>,
     /// Logs allocation changes, if requested.
     pub(super) observer: Option<Box<ProcessChangeLog>>,
     /// Whether it was never announced, so that its start was not seen.

@@ -210,6 +210,7 @@ fn event_name(kind: &EventKind) -> &'static str {
         EventKind::Failed(_) => "failed",
         EventKind::Free(_) => "free",
         EventKind::Graph(_) => "graph",
+        EventKind::Limit { .. } => "limit",
         EventKind::Lost(_) => "lost",
         EventKind::Object(_) => "object",
         EventKind::Pool(_) => "pool",

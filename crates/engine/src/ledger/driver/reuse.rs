@@ -46,6 +46,10 @@ impl<K: Copy + Eq + Hash> Counts<K> {
         true
     }
 
+    pub(crate) fn get(&self, key: K) -> u64 {
+        self.0.get(&key).copied().unwrap_or(0)
+    }
+
     /// Takes all away; returns their number.
     pub(crate) fn take_all(&mut self, key: K) -> u64 {
         self.0.remove(&key).unwrap_or(0)

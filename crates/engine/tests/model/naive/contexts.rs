@@ -19,7 +19,7 @@ impl Process {
             self.released_total += old.openings;
             let live = Some((old.site, old.kind));
             let memory = Released { allocated_at: old.at, at: self.now, live };
-            self.released.push((old.key, memory));
+            self.released.extend((0..old.openings).map(|_| (old.key, memory)));
         }
         self.end_released(context, until);
         self.release_objects(context, until);

@@ -142,7 +142,9 @@ impl Process {
                 call: self.call,
                 entry: Some(entry),
             };
-            self.pending_frees.add_released(entry.key(), memory);
+            for _ in 0..=self.reopened.get(entry.key()) {
+                self.pending_frees.add_released(entry.key(), memory);
+            }
         }
         self.counts.released += self.remove_allocations(&slots);
         let mut pending = Vec::new();
