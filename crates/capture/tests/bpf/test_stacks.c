@@ -102,6 +102,7 @@ TEST(copy_ends_where_the_stack_ends)
 	} cases[] = {{8, 8}, {4096, 4096}, {4097, 4097}, {16384, 16384}, {100000, VS_COPY_BIG}};
 	static __u8 big[200000];
 
+	load_config.stacks = VS_STACKS_COPY;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct vs_stack *stack;
 
@@ -118,6 +119,7 @@ TEST(copy_is_halved_until_it_can_be_read)
 {
 	struct vs_stack *stack;
 
+	load_config.stacks = VS_STACKS_COPY;
 	main_thread.mm.start_stack = THREAD_POINTER(&main_thread.task) = UNREADABLE + 13000;
 	send_copy(IP, UNREADABLE - 3000, 0, 1);
 	stack = record(&stack_records, VS_STACK, 0);

@@ -32,13 +32,14 @@ pub(super) const DECODED: [&str; 9] = [
 ];
 
 /// Names of all events that records can give.
-pub(super) const EVENTS: [&str; 13] = [
+pub(super) const EVENTS: [&str; 14] = [
     "activity",
     "allocate",
     "context",
     "failed",
     "free",
     "graph",
+    "limit",
     "lost",
     "object",
     "pool",
