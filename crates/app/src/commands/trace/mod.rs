@@ -43,8 +43,8 @@ pub(crate) const COMMAND_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time until the exit of a target or a signal is noticed.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The same, while nothing happens.
-const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The same, after the first seconds.
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Number of signals that end the process without a final report. `timeout` sends two: one to the
 /// process, one to its group.
@@ -482,7 +482,6 @@ impl TraceLoop<'_> {
         let end = self.settings.duration.map(|duration| start + duration);
         let mut next_report = start + self.settings.interval;
         let mut stop_at = None;
-        let mut last_message = start;
         loop {
             let now = Instant::now();
             if interrupted.load(Ordering::Relaxed) && stop_at.is_none() {
@@ -504,11 +503,9 @@ impl TraceLoop<'_> {
                 next_report = (next_report + self.settings.interval).max(Instant::now());
             }
             let deadline = end.map_or(next_report, |end| end.min(next_report));
-            let poll =
-                (now.duration_since(last_message) / 16).clamp(POLL_INTERVAL, IDLE_POLL_INTERVAL);
+            let poll = (now.duration_since(start) / 16).clamp(POLL_INTERVAL, MAX_POLL_INTERVAL);
             if let Some(message) = live.next(deadline.min(now + poll)) {
                 self.report.handle(message);
-                last_message = now;
             }
         }
     }
