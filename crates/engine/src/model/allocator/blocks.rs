@@ -25,6 +25,7 @@ impl Allocator {
     pub const fn library(self) -> &'static str {
         match self {
             Self::PyTorch => "PyTorch allocator",
+            Self::Rmm => "RMM allocator",
             other => other.title(),
         }
     }
