@@ -3,9 +3,8 @@
 use std::io::{self, Read, Stdout, Write};
 use std::mem::ManuallyDrop;
 use std::panic;
-use std::sync::Arc;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -25,8 +24,9 @@ use crate::io::signals::pipe_of;
 /// Time that the view has to end after its terminal was closed.
 const HANGUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether the terminal is in the state of the full-screen view.
-static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Whether the terminal is in the state of the full-screen view. Locked while that changes: the
+/// process may exit as soon as another thread finds that it does not have to restore the terminal.
+static IS_ACTIVE: Mutex<bool> = Mutex::new(false);
 
 /// The full-screen view of the terminal; dropping it restores the terminal.
 pub(crate) struct Screen {
@@ -71,14 +71,19 @@ fn terminal() -> io::Result<ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>> {
 }
 
 fn enter() -> io::Result<()> {
-    IS_ACTIVE.store(true, Ordering::SeqCst);
+    *is_active() = true;
     enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Clear(ClearType::All))
 }
 
+fn is_active() -> MutexGuard<'static, bool> {
+    IS_ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Restores the terminal, if it is in the full-screen view. Errors are ignored: it may be closed.
 fn leave() {
-    if IS_ACTIVE.swap(false, Ordering::SeqCst) {
+    let mut is_active = is_active();
+    if std::mem::take(&mut *is_active) {
         let _ = execute!(io::stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
         let _ = io::stdout().flush();
         let _ = disable_raw_mode();

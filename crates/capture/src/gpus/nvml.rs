@@ -49,7 +49,8 @@ impl UsageSource for Nvml {
         for gpu in gpus {
             let device = self.0.device_by_index(u32::from(gpu.id.0)).map_err(|e| e.to_string())?;
             let known = uses.len();
-            for mig in migs(&device).filter(|_| !gpu.instances.is_empty()) {
+            let instances = (!gpu.instances.is_empty()).then(|| migs(&device));
+            for mig in instances.into_iter().flatten() {
                 let uuid = mig.uuid().unwrap_or_default();
                 let index = gpu.instances.iter().position(|known| *known.uuid == *uuid);
                 uses.extend(processes(&mig, gpu.id, index).into_iter().flatten());

@@ -380,7 +380,7 @@ impl Process {
         let own = live.filter(|&slot| existed(since(slot), event.entry_time));
         if let Some(slot) = own {
             self.free_slot(slot, by);
-        } else if !self.match_pending_free(key) && !self.match_released(key) {
+        } else if !self.match_ended(key) {
             self.counts.unknown_frees += 1;
             // Memory that was released since the call began could be what it freed.
             let was_released = self.pending_frees.released_at >= event.entry_time;
@@ -388,6 +388,15 @@ impl Process {
             if self.has_all_allocations() && (!was_released || is_unlisted) {
                 self.doubt_racing_free(event, key, live);
             }
+        }
+    }
+
+    /// Matches a free with memory that ended before the free returned.
+    fn match_ended(&mut self, key: AllocationKey) -> bool {
+        if self.pending_frees.prefers_released(key, self.call.0) {
+            self.match_released(key)
+        } else {
+            self.match_pending_free(key)
         }
     }
 

@@ -273,3 +273,18 @@ fn pending_free_that_outlasts_its_context_is_a_free() {
     );
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((1, 1), (1, 0, 0, 0)));
 }
+
+#[test]
+fn overlapping_frees_belong_to_the_youngest_memory_that_they_saw() {
+    // The address was reused while its first free was in progress; then its context ended.
+    let snapshot = after(
+        "1.1 process 0
+         1.1 ctx create C1 gpu0 @1-2
+         1.4 alloc 0x10 1M device C1 @25-30
+         1.4 alloc 0x10 2M pinned C1 @55-60
+         1.1 ctx destroy C1 @75-80
+         1.2 free 0x10 by=host @65-90
+         1.1 free 0x10 @45-100",
+    );
+    assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (2, 0, 0, 0)));
+}

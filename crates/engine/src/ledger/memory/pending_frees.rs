@@ -85,14 +85,29 @@ impl PendingFrees {
         key: AllocationKey,
         entered: Timestamp,
     ) -> Option<PendingFree> {
+        let position = self.pending_position(key, entered)?;
         let all = self.by_key.get_mut(&key)?;
-        let position = all.iter().rposition(|pending| existed(pending.allocated_at, entered))?;
         let pending = all.remove(position);
         if all.is_empty() {
             self.by_key.remove(&key);
         }
         self.count -= 1;
         Some(pending)
+    }
+
+    fn pending_position(&self, key: AllocationKey, entered: Timestamp) -> Option<usize> {
+        let all = self.by_key.get(&key)?;
+        all.iter().rposition(|pending| existed(pending.allocated_at, entered))
+    }
+
+    /// Returns whether a free is of released memory rather than of memory whose free is pending: of
+    /// the youngest that existed when it was entered.
+    pub(crate) fn prefers_released(&self, key: AllocationKey, entered: Timestamp) -> bool {
+        let pending = self.pending_position(key, entered);
+        let pending = pending.and_then(|position| self.by_key.get(&key)?.get(position));
+        let released = self.released_position(key, entered);
+        let released = released.and_then(|position| self.released.get(position));
+        released.map(|(_, memory)| memory.allocated_at) > pending.map(|memory| memory.allocated_at)
     }
 
     /// Records a free of unknown memory that returned at this time.
@@ -129,13 +144,17 @@ impl PendingFrees {
         key: AllocationKey,
         entered: Timestamp,
     ) -> Option<ReleasedMemory> {
+        let position = self.released_position(key, entered)?;
+        self.released.remove(position).map(|(_, memory)| memory)
+    }
+
+    fn released_position(&self, key: AllocationKey, entered: Timestamp) -> Option<usize> {
         if self.released_at < entered {
             return None;
         }
-        let position = self.released.iter().rposition(|(released, memory)| {
+        self.released.iter().rposition(|(released, memory)| {
             *released == key && existed(memory.allocated_at, entered) && entered <= memory.call.1
-        })?;
-        self.released.remove(position).map(|(_, memory)| memory)
+        })
     }
 
     /// Removes allocations that may have ended with a context, in a call entered at that time,

@@ -338,7 +338,7 @@ impl Process {
             } else {
                 self.end(position, true);
             }
-        } else if !self.match_pending_free(event, key) && !self.match_released(event, key) {
+        } else if !self.match_ended(event, key) {
             self.unknown_frees += 1;
             let is_known = !self.before_trace && self.lost.allocations == 0;
             if is_known && self.released_at < event.entry_time {
@@ -359,6 +359,20 @@ impl Process {
             self.frees_total += 1;
         }
         pending.is_some()
+    }
+
+    /// Matches a free with the youngest memory that has ended and existed when it was entered.
+    fn match_ended(&mut self, event: &Event, key: AllocationKey) -> bool {
+        let entered = event.entry_time;
+        let pending = self.pending_frees.iter().filter(|old| old.key == key);
+        let pending = pending.map(|old| old.allocated_at).rfind(|at| *at <= entered);
+        let released = self.released.iter().filter(|(of, old)| *of == key && entered <= old.at);
+        let released = released.map(|(_, old)| old.allocated_at).rfind(|at| *at <= entered);
+        if released > pending {
+            self.match_released(event, key)
+        } else {
+            self.match_pending_free(event, key)
+        }
     }
 
     /// Matches a free with memory that ended with its context while the free was in progress.
