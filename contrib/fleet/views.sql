@@ -1,28 +1,29 @@
 -- Answers about all hosts, in the SQL that DuckDB, ClickHouse and Spark have in common. Run the file of the engine first.
 --
--- Rows that were uploaded twice count once: every view reduces its rows to one per key first. Processes are identified by
--- host, pid and start, so that a reused pid is another process. Times are those of the host. Durations come from the
+-- Rows that were uploaded twice count once: every view reduces its rows to one per key first, or skips those with the time of
+-- the row before. The latter needs one sort instead of a group for each sample.
+-- Processes are identified by host, pid and start, so that a reused pid is another process. Times are those of the host. Durations come from the
 -- steady clock of the agent (covers_seconds), so that steps of the system clock and hours without an agent add nothing.
 
 -- Sites that leak, in any process on any host, with the last state of each process. Quantities are bytes, or numbers of
 -- objects.
 CREATE OR REPLACE VIEW leaks_by_site AS
-WITH ranked AS (
-    SELECT host, pid, process_start_ns, program, site, coalesce(fingerprint, site) AS site_key, location, resource, live,
-           growth_per_hour, seconds_until_full, time,
-           row_number() OVER (PARTITION BY host, pid, process_start_ns, site, resource, kind, gpu ORDER BY time DESC) AS place
-    FROM suspects
+WITH states AS (
+    -- max_by of DuckDB and ClickHouse skips rows without a value: 0 is one.
+    SELECT host, pid, process_start_ns, max(program) AS program_name, coalesce(max(fingerprint), site) AS site_key, resource,
+           min(location) AS place_name, max_by(live, time) AS quantity, max_by(growth_per_hour, time) AS growth,
+           max_by(coalesce(seconds_until_full + 1, 0), time) AS full_in, max(time) AS seen
+    FROM suspects GROUP BY host, pid, process_start_ns, site, resource, kind, gpu
 ), in_process AS (
-    SELECT host, pid, process_start_ns, program, site_key, resource, min(location) AS place_name, sum(live) AS quantity,
-           sum(growth_per_hour) AS growth, min(seconds_until_full) AS full_in, max(time) AS seen
-    FROM ranked WHERE place = 1
-    GROUP BY host, pid, process_start_ns, program, site_key, resource
+    SELECT host, pid, process_start_ns, program_name, site_key, resource, min(place_name) AS place_name,
+           sum(quantity) AS quantity, sum(growth) AS growth, min(nullif(full_in, 0)) - 1 AS full_in, max(seen) AS seen
+    FROM states GROUP BY host, pid, process_start_ns, program_name, site_key, resource
 )
-SELECT site_key AS fingerprint, resource, program, min(place_name) AS location, count(DISTINCT host) AS hosts,
+SELECT site_key AS fingerprint, resource, program_name AS program, min(place_name) AS location, count(DISTINCT host) AS hosts,
        count(*) AS processes, sum(quantity) AS live, sum(growth) AS growth_per_hour, min(full_in) AS seconds_until_full,
        max(seen) AS last_seen
 FROM in_process
-GROUP BY site_key, resource, program;
+GROUP BY site_key, resource, program_name;
 
 -- Peak memory of a program by release, against the release before it. Releases are ordered by the median of the first samples
 -- of their processes, so that a host with a wrong clock does not change the order.
@@ -87,24 +88,22 @@ FROM runs GROUP BY job, program;
 -- no kernel since the previous sample (idle; null if launches are not counted). Processes without a pod have null.
 CREATE OR REPLACE VIEW waste_by_pod AS
 WITH samples AS (
-    SELECT host, pid, process_start_ns, time, max(namespace) AS space, max(pod) AS pod_name, max(program) AS program_name,
-           max(covers_seconds) AS seconds, max(live_bytes) + coalesce(max(pool_unused_bytes), 0) AS held,
-           coalesce(max(pool_unused_bytes), 0)
-               + coalesce(greatest(max(cache_bytes), max(cache_used_bytes)) - max(cache_used_bytes), 0) AS unused,
-           max(launches_total) AS launches
-    FROM processes GROUP BY host, pid, process_start_ns, time
-), steps AS (
-    SELECT space, pod_name, program_name, seconds, held, unused, launches,
-           max(launches) OVER (
-               PARTITION BY host, pid, process_start_ns ORDER BY time ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS before
-    FROM samples
+    SELECT namespace, pod, program, time, covers_seconds / 1048576e0 AS weight, launches_total,
+           live_bytes + coalesce(pool_unused_bytes, 0) AS held,
+           coalesce(pool_unused_bytes, 0) + coalesce(greatest(cache_bytes, cache_used_bytes) - cache_used_bytes, 0) AS unused,
+           max(time) OVER (PARTITION BY host, pid, process_start_ns ORDER BY time
+                           ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS time_before,
+           max(launches_total) OVER (PARTITION BY host, pid, process_start_ns ORDER BY time
+                                     ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS launches_before
+    FROM processes
 )
-SELECT space AS namespace, pod_name AS pod, program_name AS program,
-       sum(floor(held * seconds / 1048576e0)) / 3686400e0 AS held_gib_hours,
-       sum(floor(unused * seconds / 1048576e0)) / 3686400e0 AS unused_gib_hours,
-       sum(CASE WHEN launches IS NULL THEN NULL WHEN launches = before THEN floor(held * seconds / 1048576e0) ELSE 0e0 END)
-           / 3686400e0 AS idle_gib_hours
-FROM steps GROUP BY space, pod_name, program_name;
+SELECT namespace, pod, program,
+       sum(floor(held * weight)) / 3686400e0 AS held_gib_hours,
+       sum(floor(unused * weight)) / 3686400e0 AS unused_gib_hours,
+       sum(CASE WHEN launches_total IS NULL THEN NULL WHEN launches_total = launches_before THEN floor(held * weight)
+                ELSE 0e0 END) / 3686400e0 AS idle_gib_hours
+FROM samples WHERE time_before IS NULL OR time_before <> time
+GROUP BY namespace, pod, program;
 
 -- GPUs whose memory grows, and when they will be full, by their last sample.
 CREATE OR REPLACE VIEW hosts_full_soon AS
@@ -133,17 +132,19 @@ GROUP BY trigger, cause;
 -- processes. Multiply with the price of a GiB hour: that of a GPU hour divided by the memory of the GPU.
 CREATE OR REPLACE VIEW cost_by_program AS
 WITH samples AS (
-    SELECT date, host, pid, process_start_ns, time, max(program) AS program_name, max(covers_seconds) AS seconds,
-           coalesce(max(used_bytes), max(live_bytes)) AS held
-    FROM processes GROUP BY date, host, pid, process_start_ns, time
+    SELECT date, host, pid, process_start_ns, program, time, covers_seconds, coalesce(used_bytes, live_bytes) AS held,
+           max(time) OVER (PARTITION BY host, pid, process_start_ns ORDER BY time
+                           ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING) AS time_before
+    FROM processes
 ), runs AS (
-    SELECT date, host, pid, process_start_ns, program_name, sum(floor(held * seconds / 1048576e0)) AS mib_seconds,
-           sum(floor(seconds * 1000e0)) AS milliseconds
-    FROM samples GROUP BY date, host, pid, process_start_ns, program_name
+    SELECT date, host, pid, process_start_ns, program, sum(floor(held * covers_seconds / 1048576e0)) AS mib_seconds,
+           sum(floor(covers_seconds * 1000e0)) AS milliseconds
+    FROM samples WHERE time_before IS NULL OR time_before <> time
+    GROUP BY date, host, pid, process_start_ns, program
 )
-SELECT date, program_name AS program, count(DISTINCT host) AS hosts, count(*) AS processes,
-       sum(mib_seconds) / 3686400e0 AS gib_hours, sum(milliseconds) / 3600000e0 AS process_hours
-FROM runs GROUP BY date, program_name;
+SELECT date, program, count(DISTINCT host) AS hosts, count(*) AS processes, sum(mib_seconds) / 3686400e0 AS gib_hours,
+       sum(milliseconds) / 3600000e0 AS process_hours
+FROM runs GROUP BY date, program;
 
 -- What the tables know of each host: sampled hours of each day, starts of its agent, and versions of the schema. Fewer hours
 -- than expected are hours without an agent, or files that did not arrive.

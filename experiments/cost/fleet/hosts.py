@@ -25,6 +25,7 @@ def make_variants(replay, directory, hours, file_hours):
     stored = directory / "reports.json"
     if stored.exists():
         return json.loads(stored.read_text())
+    directory.mkdir(parents=True, exist_ok=True)
     reports = []
     for seed in range(VARIANTS):
         command = [replay, RECORDINGS[seed % len(RECORDINGS)], directory, name(seed), seed, START, hours, file_hours]

@@ -113,23 +113,26 @@ def choose(port):
     return {name: labels[name] for name in ("instance", "pid", "site")}
 
 
-def panels(port, chosen, begin):
-    """Returns the time of each panel's queries in milliseconds, and the number of their series. An error ends the measurement."""
+def panels(port, server, chosen, begin):
+    """Returns elapsed and CPU time of each panel's queries in milliseconds. An error ends the measurement.
+
+    The CPU time includes what the server does besides.
+    """
     found = []
     for name in DASHBOARDS:
         for panel in json.loads((CONTRIB / "grafana" / f"{name}.json").read_text())["panels"]:
             if not panel.get("targets"):
                 continue
-            times, series = [], 0
-            for round_number in range(ROUNDS):
+            times, usage = [], Usage(server)
+            for _ in range(ROUNDS):
                 started = time.monotonic()
                 now = time.time()
                 for target in panel["targets"]:
                     window = {} if target.get("instant") else {"start": begin, "end": now, "step": INTERVAL}
-                    result = query(port, replaced(target["expr"], chosen), **window)
-                    series += len(result) if round_number == 0 else 0
+                    query(port, replaced(target["expr"], chosen), **window)
                 times.append((time.monotonic() - started) * 1000)
-            found.append({"dashboard": name, "panel": panel["title"], "ms": statistics.median(times), "series": series})
+            found.append({"dashboard": name, "panel": panel["title"], "ms": statistics.median(times),
+                          "cpu_ms": 1000 * usage.so_far()["cpu_s"] / ROUNDS})
     return found
 
 
@@ -153,9 +156,10 @@ def measure_store(label, processes, port, directory, count, options, report):
         "up": value(port, 'count(up{job="vramscope"} == 1)'), "leaks": len(query(port, "site:vramscope_suspect_growth_bytes_per_second:hosts")),
     }
     if label == "prometheus":
-        found["rules_ms"] = 1000 * own_metric(port, "prometheus_rule_group_last_duration_seconds")
-    chosen = choose(port)
-    found["panels"] = panels(port, chosen, begin)
+        groups = json.loads(get(port, "/api/v1/rules"))["data"]["groups"]
+        found["rules_ms"] = {group["name"]: 1000 * group["evaluationTime"] for group in groups}
+        found["alerts"] = sum(len(rule.get("alerts", [])) for group in groups for rule in group["rules"])
+    found["panels"] = panels(port, server.pid, choose(port), begin)
     found["disk_bytes"] = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     report(f"{label}, {count} hosts: {found['samples_per_s']:.0f} samples/s, {found['series']:.0f} series, "
            f"{found['peak_mib']:.0f} MiB, {found['cpu_percent']:.0f} % of a core, panels {sum(one['ms'] for one in found['panels']):.0f} ms")

@@ -12,6 +12,8 @@ from lib.processes import PAGE_BYTES, kill_session, start
 
 PACKAGES = ["chdb==4.4.0", "pyspark==4.3.0", "duckdb==2.0.0", "pyarrow==26.0.1"]
 READER = Path(EXPERIMENTS, "verify/exporters/engines.py")
+# Files of one table: a layout with more is not measured.
+MOST_FILES = 2400
 # Sums over the tables that the ledgers also report.
 SUMS = """
 import duckdb, sys
@@ -23,6 +25,12 @@ rows = duckdb.sql(f'''
            (SELECT sum(live_bytes) FROM samples JOIN last USING (host, time)), (SELECT count(*) FROM samples JOIN last USING (host, time))
 ''').fetchall()[0]
 print(*map(int, rows))
+"""
+# Rows of each table.
+ROWS = """
+import duckdb, sys
+for table in sys.argv[2:]:
+    print(duckdb.sql(f"SELECT count(*) FROM read_parquet('{sys.argv[1]}/lake/{table}/*/*/*.parquet')").fetchall()[0][0])
 """
 
 
@@ -60,7 +68,7 @@ def read(python, engine, lake, timeout):
         if process.returncode != 0:
             raise SystemExit(f"{engine}: {errors.read()[-2000:]}")
         found = json.loads(out.read().splitlines()[-1])
-        return {**found, "peak_bytes": peak, "wall_s": time.monotonic() - begin}
+        return {**found, "peak_bytes": peak}
 
 
 def check_sums(python, lake, reports, count):
@@ -74,16 +82,19 @@ def check_sums(python, lake, reports, count):
     return rows
 
 
-def measure(python, replay, variants, lake, options, report, save):
+def measure(python, variants, lake, file_hours, options, report, save):
     """Measures one layout of files with each number of hosts, and saves the results after each engine."""
     results = {"rows_per_host": None, "tables": None, "engines": []}
-    reports = hosts.make_variants(replay, variants, options.hours, options.file_hours)
+    reports = hosts.make_variants(options.replay, variants, options.hours, file_hours)
     results["rows_per_host"] = sum(one["rows"] for one in reports) / len(reports)
     results["processes_per_host"] = sum(one["processes"] for one in reports) / len(reports)
     results["running_per_host"] = sum(one["running"] for one in reports) / len(reports)
     results["tables"] = hosts.table_sizes(variants)
+    counts = subprocess.run([python, "-c", ROWS, variants, *results["tables"]], capture_output=True, text=True, check=True).stdout.split()
+    for table, rows in zip(results["tables"].values(), counts):
+        table["rows"] = int(rows) / hosts.VARIANTS
     before, skipped = 0, set()
-    for count in options.hosts:
+    for count in (count for count in options.hosts if count * options.hours <= MOST_FILES * file_hours):
         begin = time.monotonic()
         hosts.add_hosts(variants, lake, before, count)
         before = count
@@ -98,14 +109,17 @@ def measure(python, replay, variants, lake, options, report, save):
             if found is None:
                 skipped.add(engine)
                 report(f"{count} hosts, {engine}: stopped after {options.timeout} s")
-                results["engines"].append({"hosts": count, "engine": engine, "wall_s": None})
+                results["engines"].append({"hosts": count, "engine": engine, "file_hours": file_hours, "total": None})
                 continue
             answers[engine] = found["views"]
+            times = found["times"]
+            start = times.pop("start")
+            total = {key: sum(one[key] for one in times.values()) for key in ("s", "cpu_s")}
             results["engines"].append({
-                "hosts": count, "engine": engine, "version": found["version"], "file_hours": options.file_hours,
+                "hosts": count, "engine": engine, "version": found["version"], "file_hours": file_hours,
                 "files": sum(1 for _ in lake.rglob("*.parquet")), "peak_mib": found["peak_bytes"] / 2**20,
-                "wall_s": found["wall_s"], "views_s": sum(found["seconds"].values()), "seconds": found["seconds"]})
-            report(f"{count} hosts, {engine}: {sum(found['seconds'].values()):.1f} s in views, {found['wall_s']:.1f} s in all, "
+                "start": start, "total": total, "views": times})
+            report(f"{count} hosts, {engine}: {total['cpu_s']:.1f} s of CPU time and {total['s']:.1f} s in views, "
                    f"{found['peak_bytes'] / 2**20:.0f} MiB")
             save(results)
         check_equal(count, answers)

@@ -92,7 +92,10 @@ def pids(lake):
     site = {"site": "s1", "fingerprint": "f1", "location": "step train.py:12", "resource": "device_memory", "kind": "device", "gpu": 0}
     for host, start, times in (("pids-a", 1, (0, 60)), ("pids-a", 2, (120,)), ("pids-b", 1, (0,))):
         for at in times:
-            lake.add("suspects", host, {"time": NOON + at, **process(start=start), **site, "live": 100 + at, "growth_per_hour": 10})
+            lake.add("suspects", host, {"time": NOON + at, **process(start=start), **site, "live": 100 + at, "growth_per_hour": 10,
+                                        "seconds_until_full": {("pids-a", 0): 5, ("pids-b", 0): 50}.get((host, at))})
+    lake.add("suspects", "pids-b", {"time": NOON, **process(pid=8, program="full.py"), **site, "live": 1, "growth_per_hour": 1,
+                                    "seconds_until_full": 0})
     # Another release has the line somewhere else, with the same fingerprint; another version of the schema has none.
     lake.add("suspects", "pids-c", {"time": NOON, **process(), **site, "site": "s2", "location": "step train.py:14", "live": 5, "growth_per_hour": 1})
     lake.add("suspects", "pids-d", {"time": NOON, **process(), **site, "site": "f1", "live": 7, "growth_per_hour": 1}, without=("fingerprint",))
@@ -161,6 +164,8 @@ def checks(views):
     yield ("reused pids, hosts, moved lines and old versions of one leak",
            rows(views, "leaks_by_site", ("fingerprint", "hosts", "processes", "live", "growth_per_hour"), program="train.py"),
            [("f1", 4, 5, 160 + 220 + 100 + 5 + 7, 32)])
+    yield ("time until full of the last state, which may have none, or 0",
+           rows(views, "leaks_by_site", ("program", "seconds_until_full")), [("full.py", 0), ("train.py", 50)])
     yield ("releases in their order, in spite of a wrong clock",
            rows(views, "growth_by_release", ("release", "processes", "mean_peak_bytes", "growth_bytes"), program="job.py"),
            [("1", 3, 100, None), ("2", 3, 160, 60)])

@@ -3,8 +3,9 @@
 
 usage: engines.py duckdb|clickhouse|spark DIR [--views]
 
-With `--views` the rows of the tables are left out, and the time of each view in seconds is added.
+With `--views` the rows of the tables are left out. Seconds and CPU seconds of the start and of each view are added.
 """
+import contextlib
 import datetime
 import decimal
 import json
@@ -38,6 +39,34 @@ def statements(engine):
     """Returns the statements of the pack for an engine."""
     text = (PACK / f"{engine}.sql").read_text() + (PACK / "views.sql").read_text()
     return [one.strip() for one in re.sub(r"(?m)^--.*\n", "", text).split(";") if one.strip()]
+
+
+def cpu_seconds():
+    """Returns user and system time of this process and of those that it started: Spark runs in one of them."""
+    stats = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+            stats[int(pid)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
+    ticks, family = 0, [os.getpid()]
+    while family:
+        parent = family.pop()
+        ticks += stats.get(parent, (0, 0))[1]
+        family += [pid for pid, (its_parent, _) in stats.items() if its_parent == parent]
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Clock:
+    """Elapsed and CPU time since the last call of `lap`."""
+
+    def __init__(self):
+        self.at, self.cpu = time.monotonic(), cpu_seconds()
+
+    def lap(self):
+        at, cpu = time.monotonic(), cpu_seconds()
+        lap = {"s": round(at - self.at, 3), "cpu_s": round(cpu - self.cpu, 3)}
+        self.at, self.cpu = at, cpu
+        return lap
 
 
 def with_duckdb():
@@ -76,7 +105,7 @@ def with_clickhouse():
 def with_spark():
     from pyspark.sql import SparkSession
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", f"{MEMORY}g").getOrCreate()
+    spark = builder.config("spark.driver.memory", f"{MEMORY}g").getOrCreate()
     return f"Spark {spark.version}", lambda query: [row.asDict() for row in spark.sql(query).collect()]
 
 
@@ -84,6 +113,7 @@ def main():
     engine, directory = sys.argv[1], sys.argv[2]
     os.environ["TZ"] = "UTC"
     os.chdir(os.path.dirname(directory))
+    clock = Clock()
     version, run_query = {"duckdb": with_duckdb, "clickhouse": with_clickhouse, "spark": with_spark}[engine]()
     names = []
     for statement in statements(engine):
@@ -91,13 +121,14 @@ def main():
         names += re.findall(r"^CREATE OR REPLACE VIEW (\w+)", statement)
     if "--views" in sys.argv:
         names = [name for name in names if f"VIEW {name} " in (PACK / "views.sql").read_text()]
-    views, seconds = {}, {}
+    views, times = {}, {"start": clock.lap()}
     for name in names:
-        start = time.monotonic()
-        rows = [{column: normalized(value) for column, value in row.items()} for row in run_query(f"SELECT * FROM {name}")]
-        seconds[name] = round(time.monotonic() - start, 3)
+        found = run_query(f"SELECT * FROM {name}")
+        times[name] = clock.lap()
+        rows = [{column: normalized(value) for column, value in row.items()} for row in found]
         views[name] = sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
-    print(json.dumps({"version": version, "views": views, "seconds": seconds}, sort_keys=True))
+        clock.lap()
+    print(json.dumps({"version": version, "views": views, "times": times}, sort_keys=True))
 
 
 main()

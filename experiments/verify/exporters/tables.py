@@ -5,8 +5,8 @@ usage: tables.py --vramscope PATH --sim DIR [--python PATH] [--keep DIR]
 
 Every row and the result of every view in contrib/fleet must be the same in all engines, and the sums over the tables those of
 the agents and the simulated driver. One host has two agents, one after the other, one has tables of version 1 only, and in the
-end files are uploaded twice, which must change no view. Then all engines answer the cases of cases.py. Needs root and Java 17; `--python` is a Python with chdb, pyspark,
-duckdb and pyarrow. Without it a virtual environment is created (1.3 GB). `--keep` leaves the tables in a directory.
+end files are uploaded twice, which must change no view. Then all engines answer the cases of cases.py. Needs root and Java 17;
+`--python` is a Python with chdb, pyspark, duckdb and pyarrow. Without it a virtual environment is created (1.3 GB). `--keep` leaves the tables in a directory.
 """
 import argparse
 import datetime
@@ -170,8 +170,9 @@ def compare_sums(views, oracles, reported, checks):
     for row in (row for row in views["gpus"] if row["host"] == "node-1"):
         spans.setdefault(row["agent_start"], set()).add(datetime.datetime.fromisoformat(row["time"]))
     sampled = sum((max(times) - min(times)).total_seconds() for times in spans.values())
-    checks.equal("sampled seconds of node-1, without the time between its agents",
-                 round(coverage["node-1"]["covered_hours"] * 3600, 1), round(sampled, 1))
+    # The view rounds each sample down to milliseconds.
+    missing = sampled - coverage["node-1"]["covered_hours"] * 3600
+    checks.equal("sampled seconds of node-1, without the time between its agents", abs(missing) < coverage["node-1"]["samples"] / 1000, True)
     releases = [row["release"] for row in sorted(views["growth_by_release"], key=lambda row: row["first_seen"])]
     checks.equal("releases, in the order of their start", releases, ["train@1.4.1", "train@1.4.2", "train@1.5.0"])
     versions = {row["schema_version"] for row in views["processes"]}
