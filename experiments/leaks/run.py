@@ -94,7 +94,7 @@ class ScenarioRunner:
         seconds = scenario["seconds"] * self.options.seconds_scale
         command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "--force", "-o", reports_file,
                    *WRAPPERS]
-        if "segments" in scenario["group"]:
+        if scenario["group"].rpartition("-")[2] in ("segments", "tensors"):
             command.append("--allocators")
         if self.options.from_recording:
             command += ["--record", recording]

@@ -39,7 +39,8 @@ def differences(process, oracle):
     found = []
     reported, expected = listed_allocations(process), live_allocations(oracle)
     if reported != expected:
-        found.append(f"live: {len(reported)} allocations, oracle {len(expected)}")
+        different = [next((one for one in mine if one not in others), None) for mine, others in ((reported, expected), (expected, reported))]
+        found.append(f"live: {len(reported)} allocations, oracle {len(expected)}; {different[0]} is not {different[1]}")
     for field, of_oracle in TOTALS:
         if process[field] != oracle[of_oracle]:
             found.append(f"{field} {process[field]}, oracle {oracle[of_oracle]}")

@@ -5,8 +5,8 @@ usage: cost.py [--rounds N] [--pairs N] [--depths 5 30] [--driver DIR] VRAMSCOPE
 
 Runs the same pairs of allocation and free, alternating: without probes, with empty entry and return probes on the
 same functions, and with `trace` and `run` with --stacks off, fp and full; from C (with and without frame pointers)
-and from Python. The minimum of each is compared, because other work on the machine only adds time. Needs root; DIR
-holds libcuda.so.1 if it is not the installed one.
+and from Python. CPU times of the fastest part of a run are compared, because other work on the machine only adds time.
+Needs root; DIR holds libcuda.so.1 if it is not the installed one.
 """
 import argparse
 import json
@@ -20,9 +20,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def measure(command, environment):
-    """Returns nanoseconds per pair, as the program prints them."""
+    """Returns nanoseconds of CPU time per pair, as the program prints them."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    found = re.search(r"([\d.]+) ns per pair", done.stdout + done.stderr)
+    found = re.search(r"([\d.]+) at best", done.stdout + done.stderr)
     if not found:
         sys.exit(f"{' '.join(command)}: {done.stdout} {done.stderr}")
     return float(found.group(1))
@@ -61,8 +61,8 @@ def main():
             "C without": [without_pointers],
             "Python": [sys.executable, os.path.join(HERE, "pairs.py")],
         }
-        print("| program | depth | tracing | ns per pair | added | x empty |")
-        print("|---|---:|---|---:|---:|---:|")
+        print("| program | depth | tracing | ns per pair | added per call | x none | added, x empty |")
+        print("|---|---:|---|---:|---:|---:|---:|")
         for name, program in programs.items():
             for depth in options.depths:
                 command = [*program, str(depth), str(options.pairs)]
@@ -75,7 +75,8 @@ def main():
                 empty = best["empty"] - best["none"]
                 for mode, value in best.items():
                     added = value - best["none"]
-                    print(f"| {name} | {depth} | {mode} | {value:.0f} | {added:.0f} | {added / empty:.2f} |", flush=True)
+                    ratios = f"{value / best['none']:.2f} | {added / empty:.2f}"
+                    print(f"| {name} | {depth} | {mode} | {value:.0f} | {added / 2:.0f} | {ratios} |", flush=True)
     print(json.dumps(results))
 
 

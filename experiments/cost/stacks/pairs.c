@@ -2,8 +2,9 @@
  *
  * usage: pairs DEPTH PAIRS
  *
- * Prints "NS ns per pair, NS of them on a processor": the second is CPU time, which is less if other
- * programs run on the same CPU. Linked with the driver, real or simulated. */
+ * Prints "NS ns per pair, NS of them on a processor, NS at best": the second is CPU time, which is less if
+ * other programs run on the same CPU, and the third that of the fastest of 50 parts. Linked with the
+ * driver, real or simulated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -16,8 +17,10 @@ int cuCtxSetCurrent(u64);
 int cuMemAlloc_v2(u64 *, unsigned long);
 int cuMemFree_v2(u64);
 
+enum { PARTS = 50 };
+
 struct times {
-	double wall, processor;
+	double wall, processor, best;
 };
 
 static double now(clockid_t clock)
@@ -28,9 +31,9 @@ static double now(clockid_t clock)
 	return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-static struct times pairs(int count)
+static double part(int count)
 {
-	double wall = now(CLOCK_MONOTONIC), processor = now(CLOCK_THREAD_CPUTIME_ID);
+	double start = now(CLOCK_THREAD_CPUTIME_ID);
 
 	for (int i = 0; i < count; i++) {
 		u64 pointer;
@@ -38,8 +41,22 @@ static struct times pairs(int count)
 		if (cuMemAlloc_v2(&pointer, 4096) || cuMemFree_v2(pointer))
 			exit(1);
 	}
-	return (struct times){ (now(CLOCK_MONOTONIC) - wall) / count,
-			       (now(CLOCK_THREAD_CPUTIME_ID) - processor) / count };
+	return (now(CLOCK_THREAD_CPUTIME_ID) - start) / count;
+}
+
+static struct times pairs(int count)
+{
+	struct times times = { now(CLOCK_MONOTONIC), 0, 0 };
+
+	for (int i = 0; i < PARTS; i++) {
+		double time = part(count / PARTS);
+
+		times.processor += time / PARTS;
+		if (i == 0 || time < times.best)
+			times.best = time;
+	}
+	times.wall = (now(CLOCK_MONOTONIC) - times.wall) / (count / PARTS * PARTS);
+	return times;
 }
 
 __attribute__((noinline)) static struct times deeper(int depth, int count)
@@ -65,6 +82,7 @@ int main(int argc, char **argv)
 		return 1;
 	deeper(depth, count / 10);
 	struct times time = deeper(depth, count);
-	printf("%.1f ns per pair, %.1f of them on a processor\n", time.wall, time.processor);
+	printf("%.1f ns per pair, %.1f of them on a processor, %.1f at best\n", time.wall, time.processor,
+	       time.best);
 	return 0;
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures the cost of --allocators per tensor and its free, against an empty probe.
 
-usage: cost.py [--rounds N] [--pairs N] [--depths 5 30] SIMULATOR VRAMSCOPE
+usage: cost.py [--rounds N] [--pairs N] [--depths 5 30] [--old VRAMSCOPE] SIMULATOR VRAMSCOPE
 
-Runs the same pairs alternating: without probes, with an empty probe on the same function, with --allocators=totals and
-with --allocators=full; from native code with one and with 32 distinct stacks, and from Python. The minimum of each is
-compared, because other work on the machine only adds time. Needs root; SIMULATOR is the directory of the simulated
-libraries.
+Runs the same pairs alternating: without probes, with an empty probe on the same function, with --allocators=totals,
+=sampled and =full; from native code with one and with 32 distinct stacks, and from Python. --old adds =full of another
+build. The minimum of each is compared, because other work on the machine only adds time. Needs root; SIMULATOR is the
+directory of the simulated libraries.
 """
 import argparse
 import json
@@ -34,6 +34,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=30000)
     parser.add_argument("--depths", type=int, nargs="*", default=[5, 30])
+    parser.add_argument("--old")
     parser.add_argument("simulator")
     parser.add_argument("vramscope")
     options = parser.parse_args()
@@ -43,8 +44,11 @@ def main():
         "none": [],
         "empty": [*trace, "--allocators=totals", "--stacks", "off", "--empty-probes", "--"],
         "totals": [*trace, "--allocators=totals", "--"],
+        "sampled": [*trace, "--allocators=sampled", "--"],
         "full": [*trace, "--allocators=full", "--"],
     }
+    if options.old:
+        tracers["old full"] = [options.old, *trace[1:], "--allocators=full", "--"]
     workload = os.path.join(options.simulator, "workload")
     spam = [workload, "torch-spam", "--rounds", "3", "--pairs", str(options.pairs), "--stacks"]
     programs = {f"native, {stacks} stacks": [*spam, str(stacks)] for stacks in (1, 32)}
@@ -59,16 +63,12 @@ def main():
                 best = results.setdefault(name, {}).setdefault(mode, [nanos, 0])
                 best[0] = min(best[0], nanos)
                 best[1] += lost
-    print("| pairs | none | empty | totals | full | totals - empty | full - empty | lost |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| pairs | " + " | ".join(tracers) + " | lost |")
+    print("|---|" + "---|" * (len(tracers) + 1))
     for name, modes in results.items():
         nanos = {mode: best[0] for mode, best in modes.items()}
-        lost = sum(best[1] for best in modes.values())
-        print(
-            f"| {name} | {nanos['none']:.0f} ns | {nanos['empty']:.0f} ns | {nanos['totals']:.0f} ns "
-            f"({nanos['totals'] / nanos['empty']:.2f}) | {nanos['full']:.0f} ns ({nanos['full'] / nanos['empty']:.2f}) "
-            f"| {nanos['totals'] - nanos['empty']:.0f} ns | {nanos['full'] - nanos['empty']:.0f} ns | {lost} |"
-        )
+        cells = [f"{value:.0f} ns ({value / nanos['empty']:.2f})" for value in nanos.values()]
+        print(f"| {name} | " + " | ".join(cells) + f" | {sum(best[1] for best in modes.values())} |")
     print(json.dumps(results), file=sys.stderr)
 
 

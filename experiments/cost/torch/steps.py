@@ -126,6 +126,8 @@ def main():
             for name, path in (one.split("=", 1) for one in options.binaries):
                 trace = [path, "trace", "--json", "--interval", "300ms", "-p", str(pid)]
                 ways[f"{name} default"] = Tracer(trace)
+                # Of builds without sampling, the same as full.
+                ways[f"{name} all"] = Tracer([*trace, "--allocators"])
                 ways[f"{name} full"] = Tracer([*trace, "--allocators=full"])
             ways["recorder"] = Recorder(pid)
             found = {}

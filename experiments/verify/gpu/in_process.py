@@ -53,8 +53,8 @@ MODES = {
     "run": (["run"], None),
     "run --stacks off": (["run", "--stacks", "off"], None),
     "run --allocators=totals": (["run", "--allocators=totals"], None),
-    "run --allocators": (["run", "--allocators"], None),
-    "trace --allocators": (["trace", "--allocators"], None),
+    "run --allocators=full": (["run", "--allocators=full"], None),
+    "trace --allocators=full": (["trace", "--allocators=full"], None),
     "recorder, Python stacks": (None, "python"),
     "recorder, all stacks": (None, "all"),
 }

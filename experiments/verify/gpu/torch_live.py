@@ -121,7 +121,8 @@ def cost(options, directory):
     script = os.path.join(directory, "train.py")
     with open(script, "w", encoding="utf-8") as file:
         file.write(TRAIN)
-    modes = {"none": None, "off": ["--allocators=off"], "auto": [], "totals": ["--allocators=totals"], "full": ["--allocators=full"],
+    modes = {"none": None, "off": ["--allocators=off"], "auto": [], "totals": ["--allocators=totals"],
+             "sampled": ["--allocators=sampled"], "full": ["--allocators=full"],
              "recorder": None}
     results = {name: [] for name in modes}
     lost = dict.fromkeys(modes, 0)
@@ -172,7 +173,7 @@ def hold(options, directory, environment, late=False):
     with open(script, "w", encoding="utf-8") as file:
         file.write(HOLD)
     reports = os.path.join(directory, "reports.jsonl")
-    common = ["trace", "--json", "--interval", "500ms", "--allocators", "--force", "-o", reports]
+    common = ["trace", "--json", "--interval", "500ms", "--allocators=full", "--force", "-o", reports]
     environment = dict(os.environ, **environment)
     program = [sys.executable, script, *(["late"] if late else [])]
     if late:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Boots virtual machines with the kernels that GPU hosts run, and checks vramscope in each: guest.py has the checks.
 
-usage: run.py --binaries DIR [--arch arm64] [--kernels 5.15,6.8] [--hardened-only] [--out DIR] [--results FILE]
+usage: run.py --binaries DIR [--arch arm64 --cc COMPILER] [--kernels 5.15,6.8] [--hardened-only] [--out DIR] [--results FILE]
        run.py --report [--results FILE]
 
-DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. Kernels
+DIR has vramscope, libvramscope_inject.so and the simulated driver in sim/, as `./dev build` makes it in target/release. COMPILER compiles C for the guest. Kernels
 are the newest of their series in the packages of Debian and Ubuntu; the environment variables DEBIAN_MIRROR and UBUNTU_MIRROR
 name the mirrors (http://HOST/debian/). Results are added to FILE; --report writes them to the table
 in docs/operations/install.md. Needs root, debootstrap, curl and cpio. QEMU is used without KVM; an older one than 10, which does
@@ -26,6 +26,8 @@ import tarfile
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parents[2]
 PAGE = TOP / "docs/operations/install.md"
+POOLS = TOP / "crates/app/tests/fixtures/allocators"
+POOL_LIBRARIES = ["cupy/cuda/memory.cpython-312.so", "xla_cuda_plugin.so"]
 DEBIAN = os.environ.get("DEBIAN_MIRROR", "")
 UBUNTU = os.environ.get("UBUNTU_MIRROR", "")
 # Kernel series and the suite that has it.
@@ -59,7 +61,7 @@ MACHINES = {
     "arm64": ("aarch64-linux-gnu-", ["-machine", "virt", "-cpu", "max,pauth-impdef=on"], "ttyAMA0", False),
 }
 MODES = ["session", "multi", "single"]
-COLUMNS = ["native stacks", "Python stacks", "kernel launches", "kill -9 of the tracer"]
+COLUMNS = ["native stacks", "Python stacks", "kernel launches", "allocators", "kill -9 of the tracer"]
 
 
 def version(text):
@@ -135,13 +137,18 @@ def make_initrd(options, out):
     debootstrap(GUEST_SUITE, GUEST_PACKAGES, root, options.arch)
     binaries = pathlib.Path(options.binaries)
     files = [(binaries / "vramscope", "usr/bin/vramscope"), (binaries / "libvramscope_inject.so", "usr/bin/libvramscope_inject.so"),
-             (HERE / "guest.py", "opt/guest.py")]
+             (HERE / "guest.py", "opt/guest.py"), (TOP / "experiments/lib/oracle.py", "opt/oracle.py"),
+             (POOLS / "pools.py", "opt/pools/pools.py")]
     files += [(path, f"opt/sim/{path.name}") for path in (binaries / "sim").iterdir() if path.is_file()]
     for source, target in files:
         (root / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, root / target)
         (root / target).chmod(0o755)
     subprocess.run([MACHINES[options.arch][0] + "strip", "--strip-debug", root / "usr/bin/vramscope"], check=True)
+    for name in POOL_LIBRARIES:
+        library = root / "opt/pools" / name
+        library.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([options.cc, "-shared", "-fPIC", "-O2", "-o", library, POOLS / "pools.c"], check=True)
     for directory in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache", "var/lib/apt"):
         shutil.rmtree(root / directory, ignore_errors=True)
     (root / "init").write_text(INIT)
@@ -185,8 +192,8 @@ def expected(series, row):
 
 
 def table(results):
-    lines = ["| kernel | attach modes | exact ledger | native stacks | Python stacks | launches | tracer killed | agent | `run` | hardened |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| kernel | attach modes | exact ledger | native stacks | Python stacks | launches | allocators | tracer killed | agent | `run` | hardened |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]
     for series in sorted(results, key=version):
         rows = results[series]
         works = {(row["capability"], row["mode"]): row["works"] for row in rows}
@@ -195,6 +202,8 @@ def table(results):
 
         def cell(capability, modes=modes, works=works):
             good = [mode for mode in modes if works.get((capability, mode))]
+            if modes and not any((capability, mode) in works for mode in modes):
+                return "not run"
             return "no" if not good else "yes" if good == modes else ", ".join(f"`{mode}`" for mode in good)
 
         cells = [cell(one) for one in ["exact ledger", *COLUMNS]]
@@ -212,10 +221,15 @@ def write_report(results):
     PAGE.write_text(f"{head}<!-- kernels -->\n{table(results)}<!-- end -->{tail}")
 
 
+def read_results(file):
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binaries")
     parser.add_argument("--arch", default="amd64", choices=MACHINES)
+    parser.add_argument("--cc", default="cc", help="C compiler for the guest [default: %(default)s]")
     parser.add_argument("--kernels", default=",".join(SUITES))
     parser.add_argument("--out", default="/tmp/vramscope-kernels")
     parser.add_argument("--results", default=TOP / "experiments/results/kernels/results.json")
@@ -224,9 +238,8 @@ def main():
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     file = pathlib.Path(options.results)
-    results = json.loads(file.read_text()) if file.exists() else {}
     if options.report:
-        write_report(results)
+        write_report(read_results(file))
         return
     out = pathlib.Path(options.out)
     (out / "kernels").mkdir(parents=True, exist_ok=True)
@@ -245,6 +258,8 @@ def main():
             keep = [row if not row["works"] or row["capability"] == "kernel" else {**row, "found": ""} for row in rows]
             key = series if options.arch == "amd64" else f"{series} {options.arch}"
             new = {(row["capability"], row["mode"]) for row in keep}
+            # Another run, for the other processor, may have added results.
+            results = read_results(file)
             old = results.get(key, []) if options.hardened_only else []
             results[key] = [row for row in old if (row["capability"], row["mode"]) not in new] + keep
             file.write_text(json.dumps(results, indent=1) + "\n")
