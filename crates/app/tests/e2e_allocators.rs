@@ -49,9 +49,12 @@ fn line() -> u64 {
 }
 
 #[test]
-fn pools_of_cupy_and_xla_match_their_own_figures() {
-    for (kind, name) in [("cupy", "cupy/cuda/memory.cpython-312.so"), ("xla", "xla_cuda_plugin.so")]
-    {
+fn pools_match_their_own_figures() {
+    for (kind, name) in [
+        ("cupy", "cupy/cuda/memory.cpython-312.so"),
+        ("xla", "xla_cuda_plugin.so"),
+        ("rmm", "librmm.so"),
+    ] {
         let env = TestEnv::new().env("SIM_INIT_MS", "500");
         let (report, own) = trace(&env, &library(&env, name, &[]), kind);
         let process = only_process(&report);
@@ -80,18 +83,21 @@ fn pools_of_cupy_and_xla_match_their_own_figures() {
 }
 
 #[test]
-fn pool_without_symbols_is_one_block_that_is_not_visible() {
-    for (name, allocator) in [
-        ("xla_cuda_plugin.so", "xla"),
-        ("librmm.so", "rmm"),
-        ("libonnxruntime_providers_cuda.so", "onnxruntime"),
+fn memory_that_is_not_tracked_is_one_block_that_is_not_visible() {
+    let stripped = &["-DRMM_LINKAGE=static", "-Wl,--strip-all"][..];
+    for (name, allocator, options, reason) in [
+        ("xla_cuda_plugin.so", "xla", stripped, "no_symbol"),
+        ("librmm.so", "rmm", stripped, "no_symbol"),
+        // Memory of an arena: the pool's functions are there, and not called.
+        ("librmm.so", "rmm", &[], "outside_pools"),
+        ("libonnxruntime_providers_cuda.so", "onnxruntime", stripped, "no_symbol"),
     ] {
         let env = TestEnv::new().env("SIM_INIT_MS", "500");
-        let library = library(&env, name, &["-Wl,--strip-all"]);
+        let library = library(&env, name, options);
         let (report, own) = trace(&env, &library, "xla");
         let view = &only_process(&report)["allocators"][0];
         assert_eq!(view["allocator"], allocator, "{report}");
-        assert_eq!(view["unavailable_reason"], "no_symbol", "{name}: {view}");
+        assert_eq!(view["unavailable_reason"], reason, "{name}: {view}");
         assert_eq!(view["exact"], false);
         let segments = (own["total"].as_u64().unwrap() - (64 << 20)) / (3 << 20) + 1;
         assert!(view["opaque_allocations"].as_u64() >= Some(segments), "{name}: {view} {own}");

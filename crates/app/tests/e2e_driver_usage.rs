@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::harness::agent::Agent;
 use crate::harness::{self, TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
 
 fn shared() -> TestEnv {
@@ -217,4 +218,20 @@ fn processes_have_their_mig_instance_in_reports_and_recordings() {
     let plain = env.trace(&[], &["--hold-ms", "2500", "leak3", "--work-ms", "1", "--wait-ms", "1"]);
     let first = plain.last()["processes"][0]["mig"]["uuid"].as_str().unwrap_or("none");
     assert!(first.starts_with("MIG-") && first != second, "{first}");
+}
+
+#[test]
+fn agent_exports_the_mig_instance_of_a_process() {
+    let env = shared().env("SIM_MIG", "2");
+    let agent = Agent::start(&env, &[]);
+    let holder = env.hold(0, 5, MIB);
+    let (pid, info) = (format!("pid=\"{}\"", holder.pid()), "vramscope_process_mig_info");
+    let metrics = agent.until("the instance", |agent| {
+        let metrics = agent.metrics();
+        (metrics.sum(info, &[&pid]) > 0.0).then_some(metrics)
+    });
+    let line = metrics.lines(info, &[&pid]).next().unwrap();
+    assert!(line.contains("mig=\"MIG-") && line.contains("mig_profile=\"1g.3gb\""), "{line}");
+    assert_eq!(metrics.sum(info, &[&pid]), 1.0);
+    assert_eq!(metrics.sum("vramscope_process_live_bytes", &[&pid]), (5 * MIB) as f64);
 }

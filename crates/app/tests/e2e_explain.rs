@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
+use crate::harness::{TestEnv, Tracer, VRAMSCOPE, Workload, compile, process, simulator};
 
 const MIB: u64 = 1 << 20;
 
@@ -184,4 +184,22 @@ fn process_that_keeps_a_device_open_is_listed_with_its_parent() {
     let notes = advice["notes"].as_array().unwrap().iter();
     let found = notes.filter(|note| note.as_str().unwrap().contains(&format!("process {pid} ")));
     assert_eq!(found.count(), 1, "{advice:#}");
+}
+
+#[test]
+fn command_is_explained_without_root() {
+    let env = env();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(env.dir.path(), open).unwrap();
+    let mut command = env.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]);
+    command.arg(VRAMSCOPE).args(["explain", "--json", "--"]);
+    command.arg(simulator().join("workload")).args(["--hold-ms", "2500", "leak3"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let process = &explained["processes"][0];
+    assert_adds_up(process);
+    let parts = ["context", "library"].map(|name| part(&process["parts"], name));
+    assert!(parts[0] == 300 && (8..=24).contains(&parts[1]), "{process:#}");
 }

@@ -404,7 +404,7 @@ fn fleet_views_give_the_known_answers() {
     let cases = root().join("experiments/verify/exporters/cases.py");
     let output = tool("python").arg("-B").arg(cases).arg(dir.path()).output().unwrap();
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
-    assert_eq!(stdout(&output).matches("ok    duckdb").count(), 24, "{}", stdout(&output));
+    assert_eq!(stdout(&output).matches("ok    duckdb").count(), 26, "{}", stdout(&output));
 }
 
 #[test]

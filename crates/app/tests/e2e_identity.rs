@@ -97,7 +97,8 @@ fn failed_driver_attachment_is_retried() {
 
 #[test]
 fn programs_and_users_are_named() {
-    let env = TestEnv::new();
+    // Like real drivers, this one takes time to initialize; the process is identified meanwhile.
+    let env = TestEnv::new().env("SIM_INIT_MS", "300");
     let traced = env.trace(&[], &["leak3", "--work-ms", "1", "--wait-ms", "1"]);
     let process = &traced.last()["processes"][0];
     assert_eq!((&process["program"], &process["user"]), (&"workload".into(), &"root".into()));

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use engine::model::cuda_object::ObjectCall;
+use engine::model::event::EventKind;
+use formats::recording::{RecordingReader, RecordingRow};
 use serde_json::Value;
 
-use crate::harness::{TestEnv, process};
+use crate::harness::{TestEnv, VRAMSCOPE, compile, process};
 
 /// Live, created, destroyed, released with a context, peak.
 type Counts = [u64; 5];
@@ -186,4 +189,28 @@ fn no_objects_option_disables_object_tracking() {
     let process = process(traced.last(), pid);
     assert_eq!(list(&process["objects"]), [] as [Value; 0]);
     assert!(list(&process["sites"]).iter().all(|site| site["objects"] == Value::Null));
+}
+
+#[test]
+fn image_size_is_known_behind_the_wrapper_of_the_runtime() {
+    for verb in ["trace", "run"] {
+        let env = TestEnv::new();
+        let [program, file] = ["program", "run.arrows"].map(|name| env.dir.path().join(name));
+        compile("images.c", &program, &[env.driver.to_str().unwrap()]);
+        let mut command = env.command(VRAMSCOPE);
+        command.args([verb, "--record"]).arg(&file).arg("--").arg(&program);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{verb}: {output:?}");
+        let mut reader = RecordingReader::open(&file, capture::hooks::function_id).unwrap();
+        let (mut created, mut sizes) = (0, Vec::new());
+        while let Some(row) = reader.next_row().unwrap() {
+            let RecordingRow::Event(event) = row else { continue };
+            match event.kind {
+                EventKind::Object(ObjectCall::Created { .. }) => created += 1,
+                EventKind::Object(ObjectCall::Image { bytes, .. }) => sizes.push(bytes),
+                _ => {}
+            }
+        }
+        assert_eq!((created, sizes), (6, vec![4736, 65552, 65552, 65552]), "{verb}");
+    }
 }

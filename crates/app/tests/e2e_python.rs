@@ -11,6 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::e2e_verdicts::page_data;
+use crate::harness::agent::Agent;
 use crate::harness::files::{fixture, root, stderr, stdout};
 use crate::harness::{TestEnv, VRAMSCOPE, until};
 
@@ -236,6 +237,25 @@ fn references_of_a_recording_are_those_of_the_trace() {
     assert_eq!(top["suspects"][0]["evidence"]["kept_by"], kept_by, "{top}");
     ask(&["page", "run.arrows"]);
     assert!(page_data(&python.dir.path().join("run.html")).contains(kept_by));
+}
+
+#[test]
+fn agent_shows_the_references_that_a_search_found() {
+    let python = PythonEnv::new();
+    let agent = Agent::start(&python.env, &[]);
+    let mut run = python.installed("vramscope");
+    run.args(["run", "--why", "--interval", "500ms", "-o", "report.txt", "--"]);
+    let mut child = run.args(["venv/bin/python", "leak.py"]).stdin(Stdio::piped()).spawn().unwrap();
+    let kept_by = agent.until("the references", |agent| {
+        let found = agent.api("suspects");
+        let kept_by = |one: &Value| Some(one["evidence"]["kept_by"].as_str()?.to_owned());
+        found["suspects"].as_array()?.iter().find_map(kept_by)
+    });
+    assert!(kept_by.starts_with("__main__.history (list, "), "{kept_by}");
+    let shown = agent.get("/api/v1/view/leaks").text();
+    assert!(shown.contains("kept by __main__.history (list, "), "{shown}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

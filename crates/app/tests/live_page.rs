@@ -4,7 +4,7 @@
 use crate::harness::agent::Agent;
 use crate::harness::environment::secret;
 use crate::harness::files::{fixture, root};
-use crate::harness::{TestEnv, compile, simulator};
+use crate::harness::{TestEnv, compile, recorded_agent, simulator};
 
 /// Of `fixtures/page/live.py`.
 const HOSTILE: &str = "<script>alert(1)<!--";
@@ -20,14 +20,34 @@ fn shared() -> TestEnv {
 
 /// Runs a function of the script in the environment of `tools/python-env`.
 fn drive(scenario: &str, env: &TestEnv, agent: &Agent) {
+    drive_at(scenario, env, &agent.address, &|| agent.messages());
+}
+
+fn drive_at(scenario: &str, env: &TestEnv, address: &str, messages: &dyn Fn() -> String) {
     let python = root().join("target/python/bin/python");
     assert!(python.exists(), "{} not found: run tools/python-env", python.display());
     let mut command = env.command(python);
-    command.arg("-B").arg(fixture("page/live.py")).args([scenario, &agent.address]);
+    command.arg("-B").arg(fixture("page/live.py")).args([scenario, address]);
     command.arg(simulator().join("workload")).arg(env.dir.path());
     let output = command.output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{scenario}: {message}\n{}", agent.messages());
+    assert!(output.status.success(), "{scenario}: {message}\n{}", messages());
+}
+
+/// An agent watches five PyTorch programs of an H200, two of which leak. Each element of the page
+/// has room on a desktop and on a phone.
+#[test]
+fn live_page_has_room_for_programs_of_an_h200() {
+    let env = TestEnv::new();
+    let recording = fixture("h200-leaks/pytorch.arrows");
+    let address = recorded_agent::start(recording.as_ref(), &env.dir.path().join("state"));
+    drive_at("recorded", &env, &address, &String::new);
+    if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+        for name in ["live-page.png", "live-page-phone.png"] {
+            let image = root().join("docs/images").join(name);
+            std::fs::copy(env.dir.path().join(name), image).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -90,14 +90,23 @@ fn filter_help_and_resizing_work() {
         {"wait": "oom.py"},
         {"keys": ESCAPE}, {"wait": "torch_graph"},
         {"resize": [120, 40]}, {"wait": "Space freeze"},
-        // crossterm reads a key that arrives together with a change of size only with the next key.
-        {"keys": "6"}, {"keys": "6"}, {"wait": "out of memory"},
+        {"keys": "6"}, {"wait": "out of memory"},
         {"resize": [40, 12]}, {"wait": "TIME"}, {"screen": "small"},
         {"keys": "q"}, {"exit": true}
     ]);
     let seen = replay((80, 24), &steps, &[]);
     assert_eq!(seen["status"], 0);
     assert!(seen["screens"]["small"].as_str().unwrap().lines().count() <= 12);
+}
+
+#[test]
+fn keys_with_changes_of_size_are_read() {
+    let mut steps = vec![json!({"wait": "2 of 5 processes leak"})];
+    for (width, (key, title)) in (80..100).zip([("2", "HOLDS"), ("1", "GROWTH/H")].iter().cycle()) {
+        steps.extend([json!({"resize": [width, 24], "keys": key}), json!({"wait": title})]);
+    }
+    steps.extend([json!({"keys": "q"}), json!({"exit": true})]);
+    assert_eq!(replay((80, 24), &json!(steps), &[])["status"], 0);
 }
 
 #[test]
@@ -185,6 +194,10 @@ fn once_prints_one_screen_or_json() {
     assert!(!text.contains('\x1b') && !text.contains("? help"), "{text}");
     let filtered = stdout(&run(&["top", &recording(), "--once", "--filter", "oom"]));
     assert!(filtered.contains("oom.py") && !filtered.contains("torch_graphs.py"), "{filtered}");
+    let columns = stdout(&run(&["top", &recording(), "--once", "--columns", "pid,used,peak"]));
+    assert!(columns.contains("\n PID  USED  PEAK\n8562 11.4G 10.7G\n"), "{columns}");
+    let unknown = run(&["top", &recording(), "--once", "--columns", "pid,vram"]);
+    assert!(stderr(&unknown).contains("the columns are host, pid, user"), "{}", stderr(&unknown));
     let json = stdout(&run(&["top", &recording(), "--once", "--json"]));
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["leaking_processes"], 2);
@@ -299,9 +312,17 @@ fn agents_are_shown_with_their_sites() {
         },
     );
     let url = format!("http://{}", agent.address);
+    assert!(run(&["mark", "-p", &pid, "epoch before the view"]).status.success());
+    until(
+        "the mark",
+        || agent.messages(),
+        || agent.get("/api/v1/snapshot").text().contains("epoch before").then_some(()),
+    );
     let steps = json!([
-        {"wait": "workload"}, {"wait": "5.00M"}, {"keys": ENTER}, {"wait": "PLACE"},
-        {"wait": "hold"}, {"keys": ENTER}, {"wait": "call stack, innermost first"},
+        {"wait": "workload"}, {"wait": "5.00M"},
+        {"keys": "6"}, {"wait": "epoch before the view"}, {"keys": "1"}, {"wait": "5.00M"},
+        {"run": format!("{VRAMSCOPE} mark -p {pid} 'epoch 8'")},
+        {"keys": ENTER}, {"wait": "PLACE"}, {"wait": "┬epoch 8"}, {"wait": "hold"}, {"keys": ENTER}, {"wait": "call stack, innermost first"},
         {"keys": "q"}, {"exit": true}
     ]);
     let seen = session(&mut python(), (120, 40), &steps, &["top", "--agent", &url]);

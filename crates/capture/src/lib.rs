@@ -32,5 +32,5 @@ mod random;
 
 pub use clock::monotonic;
 pub use error::Error;
-pub use marks::{MarkAnswers, MarkRequest, MarkScope, send_mark};
+pub use marks::{MarkAnswers, MarkRequest, MarkScope, MarkSubject, publish, send_mark};
 pub use threads::panic_message;

@@ -2,8 +2,10 @@
 //! pid. Any process of the same network namespace sends marks to all traces, without a file or a
 //! permission; the kernel says which process and user sent one.
 //!
-//! A datagram is `mark KIND SCOPE TIME LABEL`. The scope is `self`, `all` or a pid, the time is that of
-//! the monotonic clock. If the sender has a name, the answer is `ok` or a reason.
+//! A datagram is `mark SUBJECT SCOPE TIME LABEL`. The scope is `self`, `all` or a pid, the time is that
+//! of the monotonic clock. If the sender has a name, the answer is `ok` or a reason.
+//!
+//! A search for Python references publishes its result in the same way.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,7 +40,39 @@ const PER_SECOND: f64 = 20.0;
 /// Limit of users whose rate is counted separately.
 const MAX_USERS: usize = 64;
 
-/// What a mark is about.
+/// What a label says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MarkSubject {
+    /// It names a time.
+    Time(MarkKind),
+    /// It names the Python references that keep the memory at this address alive.
+    KeptBy(u64),
+}
+
+/// Start of the word for references; the address follows.
+const REFERENCES_PREFIX: &str = "kept-by-";
+
+impl MarkSubject {
+    fn parse(word: &str) -> Option<Self> {
+        let address =
+            word.strip_prefix(REFERENCES_PREFIX).map(|text| u64::from_str_radix(text, 16));
+        match address {
+            Some(address) => address.ok().map(Self::KeptBy),
+            None => MarkKind::from_name(word).map(Self::Time),
+        }
+    }
+}
+
+impl fmt::Display for MarkSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time(kind) => f.write_str(kind.name()),
+            Self::KeptBy(address) => write!(f, "{REFERENCES_PREFIX}{address:x}"),
+        }
+    }
+}
+
+/// Which processes a mark is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MarkScope {
     /// The process that sends it.
@@ -62,9 +96,9 @@ impl fmt::Display for MarkScope {
 /// A mark to set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MarkRequest {
-    /// Kind.
-    pub kind: MarkKind,
-    /// What it is about.
+    /// What the label says.
+    pub subject: MarkSubject,
+    /// Which processes it is about.
     pub scope: MarkScope,
     /// Label.
     pub label: String,
@@ -72,14 +106,14 @@ pub struct MarkRequest {
 
 impl MarkRequest {
     fn encode(&self, at: Timestamp) -> String {
-        format!("mark {} {} {} {}", self.kind.name(), self.scope, at.0, self.label)
+        format!("mark {} {} {} {}", self.subject, self.scope, at.0, self.label)
     }
 
     /// Parses a datagram: the mark and its time.
     fn parse(text: &str) -> Option<(Self, Timestamp)> {
         let mut words = text.splitn(5, ' ');
         let known = words.next() == Some("mark");
-        let kind = MarkKind::from_name(words.next().filter(|_| known)?)?;
+        let subject = MarkSubject::parse(words.next().filter(|_| known)?)?;
         let scope = match words.next()? {
             "self" => MarkScope::Sender,
             "all" => MarkScope::All,
@@ -87,7 +121,7 @@ impl MarkRequest {
         };
         let at = Timestamp(words.next()?.parse().ok()?);
         let label = words.next()?.trim().to_owned();
-        Some((Self { kind, scope, label }, at))
+        Some((Self { subject, scope, label }, at))
     }
 }
 
@@ -148,8 +182,7 @@ impl MarkSocket {
                 Ok((pid, request, at)) => {
                     // The sender cannot place a mark before an earlier read, or in the future.
                     let time = at.clamp(since, now);
-                    let MarkRequest { kind, label, .. } = request;
-                    let kind = EventKind::Mark { kind, label: label.into() };
+                    let kind = event_kind(request.subject, &request.label);
                     events.push(Event { pid, tid: Tid(pid.0), entry_time: time, time, kind });
                     "ok"
                 }
@@ -179,11 +212,15 @@ impl MarkSocket {
             MarkScope::Process(pid) => pid,
         };
         let is_admin = sender.uid == 0 || sender.uid == user();
-        if request.scope == MarkScope::All && !is_admin {
+        let is_about_process = request.scope != MarkScope::All;
+        if !is_about_process && matches!(request.subject, MarkSubject::KeptBy(_)) {
+            return Err("references are those of one process");
+        }
+        if !is_about_process && !is_admin {
             return Err("only root and the user of the trace may mark all processes; use -p PID");
         }
         let user_of = if pid == sender.pid { Some(sender.uid) } else { owner(pid) };
-        if request.scope != MarkScope::All {
+        if is_about_process {
             match user_of {
                 None => return Err("there is no such process"),
                 Some(user) if user != sender.uid && !is_admin => {
@@ -241,6 +278,19 @@ impl MarkSocket {
                 (&raw const to.address).cast(),
                 to.address_bytes,
             );
+        }
+    }
+}
+
+/// Returns the event of an accepted datagram. References are shown as they are, so only visible
+/// characters remain.
+fn event_kind(subject: MarkSubject, label: &str) -> EventKind {
+    let visible = |c: char| c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
+    match subject {
+        MarkSubject::Time(kind) => EventKind::Mark { kind, label: label.into() },
+        MarkSubject::KeptBy(address) => {
+            let text = label.chars().map(|c| if visible(c) { c } else { '?' });
+            EventKind::KeptBy(address, text.collect::<String>().into())
         }
     }
 }
@@ -351,6 +401,24 @@ pub fn send_mark(
     Ok(answers)
 }
 
+/// Sends requests to all traces, without an answer. A trace that does not read them in time misses them.
+pub fn publish(requests: &[MarkRequest], timeout: Duration) -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(timeout))?;
+    let listed = std::fs::read_to_string("/proc/net/unix")?;
+    for name in trace_sockets(&listed, None) {
+        let address = SocketAddr::from_abstract_name(name)?;
+        for request in requests {
+            let text = request.encode(clock::monotonic());
+            // It has just ended, or is stopped.
+            if socket.send_to_addr(text.as_bytes(), &address).is_err() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Returns the names of the sockets of traces in a listing of the kernel.
 fn trace_sockets(listed: &str, tracer: Option<u32>) -> impl Iterator<Item = &str> {
     let names = listed.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@'));
@@ -367,14 +435,28 @@ mod tests {
     #[test]
     fn datagrams_are_parsed_and_nonsense_is_rejected() {
         let request = MarkRequest {
-            kind: MarkKind::Begin,
+            subject: MarkSubject::Time(MarkKind::Begin),
             scope: MarkScope::Process(Pid(7)),
             label: "epoch 3: \x1b[2J".into(),
         };
         let parsed = MarkRequest::parse(&request.encode(Timestamp(9)));
         assert_eq!(parsed, Some((request, Timestamp(9))));
-        for text in ["", "mark", "mark point", "mark point self 1", "mark x self 1 a", "a b c d e"]
-        {
+        let request = MarkRequest {
+            subject: MarkSubject::KeptBy(0x7f00_0000_1000),
+            scope: MarkScope::Process(Pid(7)),
+            label: "__main__.history (dict, 2 entries)".into(),
+        };
+        let parsed = MarkRequest::parse(&request.encode(Timestamp(9)));
+        assert_eq!(parsed, Some((request, Timestamp(9))));
+        for text in [
+            "",
+            "mark",
+            "mark kept-by-x self 1 a",
+            "mark point",
+            "mark point self 1",
+            "mark x self 1 a",
+            "a b c d e",
+        ] {
             assert_eq!(MarkRequest::parse(text), None, "{text}");
         }
         for text in ["mark point -1 1 a", "mark point self -1 a", "mark point 99999999999 1 a"] {
@@ -419,15 +501,22 @@ mod tests {
         send(&format!("mark end all {} late", u64::MAX));
         send("mark point 1 1 of another trace");
         send("mark point self 1 ");
+        send("mark kept-by-7f00 all 1 everything");
+        send("mark kept-by-7f00 self 1 __main__.h\u{1b}[2J\u{202e}\u{e4}");
         send(&format!("mark point self 1 {}", "x".repeat(300)));
         let own = Pid(std::process::id());
         let events = socket.drain(|pid| pid == own);
-        let found: Vec<_> = events
-            .iter()
-            .map(|event| (event.pid, event.time, Mark::of(event).unwrap().label.to_string()))
-            .collect();
-        let expected =
-            [(own, before, "early".to_owned()), (Pid(0), socket.read_at, "late".to_owned())];
+        let label = |event: &Event| match &event.kind {
+            EventKind::KeptBy(0x7f00, text) => text.to_string(),
+            _ => Mark::of(event).unwrap().label.to_string(),
+        };
+        let found: Vec<_> =
+            events.iter().map(|event| (event.pid, event.time, label(event))).collect();
+        let expected = [
+            (own, before, "early".to_owned()),
+            (Pid(0), socket.read_at, "late".to_owned()),
+            (own, before, "__main__.h?[2J?\u{e4}".to_owned()),
+        ];
         assert_eq!(found, expected);
         assert!(socket.drain(|_| true).is_empty());
     }

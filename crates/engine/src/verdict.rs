@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::model::named::named_enum;
 use crate::model::{
     AllocationKey, Allocator, Bytes, CallStack, DeviceId, MemoryKind, Nanos, ObjectKind, Pid,
-    SiteName, Tid, Timestamp,
+    SamplingInterval, SiteName, Tid, Timestamp,
 };
 
 named_enum! {
@@ -109,13 +109,18 @@ pub struct Evidence {
     /// Set if it grows like a leak, but not long enough to be called one: the time until it can be,
     /// if it continues.
     pub time_to_verdict: Option<Nanos>,
-    /// Quantity that the program freed only when it ended; the other values are from before. 0 if
+    /// Quantity that the program freed only when it ended, or after the growth if it still frees; the
+    /// other values are from before. 0 if
     /// nothing was.
     pub freed_at_end: u64,
+    /// Whether that goes on: the program has not ended.
+    pub is_freeing: bool,
     /// Time until the device is full at this growth, if its free memory is known.
     pub time_until_full: Option<Nanos>,
     /// For growing memory of PyTorch's cache: its tensors, if known.
     pub tensors: Option<CacheTensors>,
+    /// Largest sampling interval, if the quantities are estimates from sampled blocks.
+    pub sampling: Option<SamplingInterval>,
     /// Python references that keep it alive, if they were searched: `__main__.history (dict, 1233
     /// entries)`. Free of control characters.
     pub kept_by: Option<Arc<str>>,

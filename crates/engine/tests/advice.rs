@@ -11,6 +11,7 @@ use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
 use engine::model::holder::DeviceFilter;
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
 use engine::model::memory_kind::MemoryKind;
+use engine::model::sampling::Sampling;
 use engine::model::stack::{CallStack, SiteName};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::oom::OomCause;
@@ -64,7 +65,12 @@ fn each_process_has_its_cheapest_step() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 300 * MIB);
     holds(&mut ledger, 1, 0, 600 * MIB);
-    let op = BlockOp::Allocated { address: 1 << 40, bytes: 300 * MIB, site: None };
+    let op = BlockOp::Allocated {
+        address: 1 << 40,
+        bytes: 300 * MIB,
+        site: None,
+        sampling: Sampling::All,
+    };
     let (device, allocated, reserved) = (DeviceId(0), 300 * MIB, 900 * MIB);
     apply(&mut ledger, 1, EventKind::Block(BlockEvent::pytorch(op, device, allocated, reserved)));
     holds(&mut ledger, 2, 0, 100 * MIB);

@@ -14,6 +14,7 @@ use engine::model::ids::{
     AllocationKey, DeviceId, FunctionId, GpuId, PhysicalHandleId, Pid, SiteId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
+use engine::model::sampling::Sampling;
 use engine::model::stack::SiteName;
 use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{Snapshot, SnapshotOptions};
@@ -61,7 +62,12 @@ impl Scenario {
 
     fn begin(&mut self, address: u64, bytes: u64, site: u32) {
         self.allocated += bytes;
-        self.tensor(BlockOp::Allocated { address, bytes, site: Some(SiteId(site)) });
+        self.tensor(BlockOp::Allocated {
+            address,
+            bytes,
+            site: Some(SiteId(site)),
+            sampling: Sampling::All,
+        });
     }
 
     fn end(&mut self, address: u64, bytes: u64) {
@@ -150,7 +156,12 @@ fn blocks_do_not_count_in_allocations_without_stack() {
     let mut scenario = Scenario::default();
     scenario.segment(0x1000_0000, 2 * MIB);
     scenario.allocated = 512;
-    scenario.tensor(BlockOp::Allocated { address: 0x1000_0000, bytes: 512, site: None });
+    scenario.tensor(BlockOp::Allocated {
+        address: 0x1000_0000,
+        bytes: 512,
+        site: None,
+        sampling: Sampling::All,
+    });
     let snapshot = scenario.snapshot();
     assert_eq!((snapshot.allocations_total, snapshot.without_stack), (1, 0));
     assert_eq!((snapshot.sites_total, snapshot.tensor_sites_total), (1, 1));
@@ -413,8 +424,12 @@ fn leaking_tensors_have_a_time_until_full() {
     apply(1, EventKind::Gpus([Some(GpuId(4)), Some(GpuId(3))].into()));
     // 1 MiB every 0.1 s for a minute: 9216 MiB are full after 921 seconds.
     for step in 0..600_u64 {
-        let op =
-            BlockOp::Allocated { address: 0x1000 + step * MIB, bytes: MIB, site: Some(SiteId(3)) };
+        let op = BlockOp::Allocated {
+            address: 0x1000 + step * MIB,
+            bytes: MIB,
+            site: Some(SiteId(3)),
+            sampling: Sampling::All,
+        };
         let allocated = (step + 1) * MIB;
         let call = BlockEvent::pytorch(op, DeviceId(1), allocated, allocated);
         apply(10 + step * SECOND / 10, EventKind::Block(call));
@@ -447,7 +462,7 @@ impl Scenario {
 }
 
 const fn allocated(address: u64, bytes: u64) -> BlockOp {
-    BlockOp::Allocated { address, bytes, site: Some(SiteId(1)) }
+    BlockOp::Allocated { address, bytes, site: Some(SiteId(1)), sampling: Sampling::All }
 }
 
 const fn freed(address: u64, bytes: u64) -> BlockOp {

@@ -5,6 +5,7 @@ use engine::model::blocks::{BlockEvent, BlockOp};
 use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
 use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
 use engine::model::memory_kind::MemoryKind;
+use engine::model::sampling::Sampling;
 use engine::model::units::{Bytes, Timestamp};
 use engine::oom::{
     GpuSharingHint, HostMemory, OomCause, OomContext, OomDiagnosis, RequestedResource, diagnose,
@@ -86,7 +87,12 @@ impl HostFixture {
     }
 
     fn cache(mut self, pid: u32, allocated: u64, reserved: u64) -> Self {
-        let op = BlockOp::Allocated { address: 2, bytes: allocated, site: None };
+        let op = BlockOp::Allocated {
+            address: 2,
+            bytes: allocated,
+            site: None,
+            sampling: Sampling::All,
+        };
         let device = DeviceId(0);
         self.apply(pid, EventKind::Block(BlockEvent::pytorch(op, device, allocated, reserved)));
         self

@@ -18,6 +18,17 @@ groups:
     rules:
 ";
 
+/// Rules with a series for each process or suspect: most of the work in a fleet. All wait for minutes, so
+/// that they need not be evaluated more often.
+const OF_PROCESSES: [&str; 3] = ["leak_suspect", "untracked_growth", "fragmentation"];
+
+const PROCESS_GROUP: &str = "
+  # As many series as processes and suspects: most of the work in a fleet.
+  - name: vramscope-processes
+    interval: 1m
+    rules:
+";
+
 /// The only rule that the agent itself cannot have.
 const AGENT_DOWN: &str = "
       # The job that scrapes the agents has vramscope in its name.
@@ -130,9 +141,11 @@ fn alert(rules: &[&Rule]) -> String {
 
 fn file() -> String {
     let rules = builtin::rules(&Thresholds::default());
-    let alerts = builtin::RULE_NAMES
-        .map(|name| alert(&rules.iter().filter(|rule| rule.name == name).collect::<Vec<_>>()));
-    format!("{HEADER}{}{AGENT_DOWN}", alerts.join("\n"))
+    let alert_of = |name| alert(&rules.iter().filter(|rule| rule.name == name).collect::<Vec<_>>());
+    let of_hosts = builtin::RULE_NAMES.into_iter().filter(|name| !OF_PROCESSES.contains(name));
+    let of_hosts: Vec<String> = of_hosts.map(alert_of).collect();
+    let of_processes = OF_PROCESSES.map(alert_of).join("\n");
+    format!("{HEADER}{}{AGENT_DOWN}{PROCESS_GROUP}{of_processes}", of_hosts.join("\n"))
 }
 
 /// Recording rules of a fleet. Each name is `labels:metric:operation`; the number of series grows with

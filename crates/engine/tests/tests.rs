@@ -23,4 +23,5 @@ mod oom;
 mod prometheus_rules;
 mod random;
 mod random_seeds;
+mod sampling;
 mod view;

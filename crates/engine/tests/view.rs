@@ -419,6 +419,7 @@ fn functions_have_own_and_total_memory() {
         bytes_total: Bytes(0),
         allocations_total: 0,
         freed_total: 0,
+        sampling: None,
         peak_bytes: Bytes(0),
         peak_at: None,
         seen: (Timestamp(0), Timestamp(0)),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::model::blocks::SamplingView;
 use engine::model::blocks::{
     Allocator, AllocatorPoolView, AllocatorView, CacheFragmentation, FragmentationUnknown,
 };
@@ -15,6 +16,7 @@ use engine::model::ids::{
 use engine::model::loss::LostDelta;
 use engine::model::memory_kind::MemoryKind;
 use engine::model::program::ProcessIdentity;
+use engine::model::sampling::SamplingInterval;
 use engine::model::stack::{CallStack, Frame, Language, SiteName, UnknownReason, site_name};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
@@ -342,7 +344,9 @@ fn torch() -> AllocatorView {
         ..known
     };
     let empty = AllocatorView::empty(Allocator::PyTorch);
-    AllocatorView { pools: vec![known, late], lost: 5, ..empty }
+    let interval = SamplingInterval::from_bytes(1 << 19).unwrap();
+    let sampling = Some(SamplingView { since: Timestamp(3 * SECOND), interval, skipped: 900 });
+    AllocatorView { pools: vec![known, late], lost: 5, sampling, ..empty }
 }
 
 /// The site of the tensors.
@@ -358,7 +362,15 @@ fn tensor_site() -> SiteView {
         peak_bytes: Bytes(16 << 20),
     }];
     let processes = vec![held_by()];
-    SiteView { live_bytes: Bytes(12 << 20), live_allocations: 7, kinds, processes, ..site() }
+    let sampling = SamplingInterval::from_bytes(1 << 19);
+    SiteView {
+        live_bytes: Bytes(12 << 20),
+        live_allocations: 7,
+        sampling,
+        kinds,
+        processes,
+        ..site()
+    }
 }
 
 fn held_by() -> SiteProcess {
@@ -380,6 +392,7 @@ fn site() -> SiteView {
         bytes_total: Bytes(200 << 20),
         allocations_total: 90,
         freed_total: 85,
+        sampling: None,
         peak_bytes: Bytes(30 << 20),
         peak_at: Some(Timestamp(2 * SECOND)),
         seen: (Timestamp(SECOND), Timestamp(9 * SECOND)),

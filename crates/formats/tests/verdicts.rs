@@ -120,6 +120,8 @@ fn growing() -> Evidence {
         overdue: 1100 << 20,
         time_to_verdict: None,
         freed_at_end: 0,
+        is_freeing: false,
+        sampling: None,
         time_until_full: Some(Nanos(11_520 * SECOND)),
         tensors: None,
         kept_by: None,

@@ -85,6 +85,20 @@ pub(crate) const TORCH: u8 = 1;
 /// the probes have separate programs for these functions.
 pub(crate) const TENSOR_ACTION: u8 = 255;
 
+/// Maximum number of functions of a newer driver whose calls are counted.
+pub(crate) const MAX_UNKNOWN: usize = 256;
+/// Numbers of functions: rows of the hook table, then unknown functions.
+pub(crate) const FUNCTIONS: usize = VS_MAX_HOOKS + MAX_UNKNOWN;
+
+/// A memory function of the driver that the hook table does not have.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct UnknownFunction {
+    /// Its name; empty after the last one.
+    pub(crate) name: [u8; MAX_SYMBOL],
+    pub(crate) calls: AtomicU64,
+}
+
 /// Sizes from which both sides compute the parts of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -221,14 +235,15 @@ pub(crate) struct Header {
     /// Version of `python`: odd while it is written.
     pub(crate) python_version: AtomicU32,
     pub(crate) python: WirePython,
-    /// [`RowState`] by row. Those of PyTorch can change later.
-    pub(crate) rows: [AtomicU8; VS_MAX_HOOKS],
+    /// [`RowState`] by function. Those of PyTorch can change later.
+    pub(crate) rows: [AtomicU8; FUNCTIONS],
+    pub(crate) unknown: [UnknownFunction; MAX_UNKNOWN],
     /// When PyTorch's functions were wrapped: monotonic nanoseconds, or 0.
     pub(crate) torch_since: AtomicU64,
-    /// Address of the jump of each wrapped row; else 0.
-    pub(crate) jump_addresses: [u64; VS_MAX_HOOKS],
+    /// Address of the jump of each wrapped function; else 0.
+    pub(crate) jump_addresses: [u64; FUNCTIONS],
     /// Code of the jumps, in the lowest bytes.
-    pub(crate) jumps: [u64; VS_MAX_HOOKS],
+    pub(crate) jumps: [u64; FUNCTIONS],
     pub(crate) losses: Losses,
     pub(crate) records: Ring,
     pub(crate) stacks: Ring,

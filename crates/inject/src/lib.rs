@@ -21,6 +21,10 @@ mod wrapper;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the capture crate")]
 mod entry;
 
+#[path = "../../capture/src/hooks/unhooked.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the capture crate")]
+mod unhooked;
+
 use std::ffi::c_int;
 
 /// Names the build of this library. The collector reads it in the file.

@@ -11,6 +11,8 @@ use crate::entry::native::PROBE;
 /// A loaded library.
 pub(crate) struct Library {
     handle: *mut c_void,
+    base: u64,
+    dynamic: *const DynamicEntry,
     segments: Vec<Segment>,
     /// The file, if it can be read.
     file: Option<File>,
@@ -44,10 +46,23 @@ const ANALYZED_UNSIZED: u64 = 64;
 struct LinkMap {
     base: u64,
     name: *const c_char,
+    dynamic: *const DynamicEntry,
 }
+
+/// Tag and value of an entry of the dynamic section.
+type DynamicEntry = [u64; 2];
+
+/// Tags of that section.
+const DT_NULL: u64 = 0;
+const DT_HASH: u64 = 4;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
 const RTLD_DI_LINKMAP: c_int = 2;
 const RTLD_DL_SYMENT: c_int = 1;
+/// Type of a symbol.
+const STT_FUNC: u8 = 2;
 
 unsafe extern "C" {
     fn dlinfo(handle: *mut c_void, request: c_int, info: *mut c_void) -> c_int;
@@ -143,13 +158,14 @@ impl Library {
             return None;
         }
         // SAFETY: the dynamic linker's entry of a loaded library; its name is a string.
-        let (base, path) = unsafe { ((*map).base, CStr::from_ptr((*map).name)) };
+        let (base, dynamic, path) =
+            unsafe { ((*map).base, (*map).dynamic, CStr::from_ptr((*map).name)) };
         let mut search = SegmentSearch { base, segments: Vec::new() };
         // SAFETY: the callback gets the search, which lives through the call.
         unsafe { libc::dl_iterate_phdr(Some(each_library), (&raw mut search).cast()) };
         let file = File::open(OsStr::from_bytes(path.to_bytes())).ok();
         let segments = search.segments;
-        (!segments.is_empty()).then_some(Self { handle, segments, file })
+        (!segments.is_empty()).then_some(Self { handle, base, dynamic, segments, file })
     }
 
     /// Returns an exported function. `Ok(None)`: the library has no such function. `Err`: its
@@ -173,6 +189,74 @@ impl Library {
         let mut code = memory.to_vec();
         self.remove_probes(&mut code, segment.offset + (at - segment.start));
         Ok(Some(Function { address: at, code }))
+    }
+
+    /// Returns the names and addresses of the exported functions.
+    pub(crate) fn exports(&self) -> Vec<(&'static CStr, u64)> {
+        let names = self.table(DT_STRTAB) as *const c_char;
+        let symbols = self.table(DT_SYMTAB) as *const libc::Elf64_Sym;
+        if self.dynamic.is_null() || names.is_null() || symbols.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: the dynamic linker resolves symbols with the same tables, which it has checked.
+        let symbols = unsafe { std::slice::from_raw_parts(symbols, self.symbol_count()) };
+        let is_function = |symbol: &&libc::Elf64_Sym| {
+            symbol.st_shndx != 0 && symbol.st_value != 0 && symbol.st_info & 15 == STT_FUNC
+        };
+        let export = |symbol: &libc::Elf64_Sym| {
+            // SAFETY: an offset of a string in the table.
+            let name = unsafe { CStr::from_ptr(names.add(symbol.st_name as usize)) };
+            (name, self.base.wrapping_add(symbol.st_value))
+        };
+        symbols.iter().filter(is_function).map(export).collect()
+    }
+
+    /// Returns the address of a table of the dynamic section; 0 if the library has none.
+    fn table(&self, tag: u64) -> u64 {
+        let mut entry = self.dynamic;
+        while !entry.is_null() {
+            // SAFETY: the section ends with an entry `DT_NULL`.
+            let [found, value] = unsafe { entry.read() };
+            match found {
+                // Some C libraries do not add the base address to the values.
+                _ if found == tag && value < self.base => return self.base + value,
+                _ if found == tag => return value,
+                DT_NULL => break,
+                // SAFETY: not the last entry.
+                _ => entry = unsafe { entry.add(1) },
+            }
+        }
+        0
+    }
+
+    /// Returns the number of dynamic symbols, which only the hash tables have.
+    fn symbol_count(&self) -> usize {
+        let hash = self.table(DT_HASH) as *const u32;
+        if !hash.is_null() {
+            // SAFETY: the table begins with the numbers of buckets and of symbols.
+            return unsafe { hash.add(1).read() } as usize;
+        }
+        let hash = self.table(DT_GNU_HASH) as *const u32;
+        if hash.is_null() {
+            return 0;
+        }
+        // SAFETY: the table begins with the number of buckets, the first symbol and the number of
+        // 64-bit words that precede the buckets. The chain of each symbol ends with an odd word.
+        unsafe {
+            let [buckets, first, words] = hash.cast::<[u32; 3]>().read().map(|word| word as usize);
+            let start = hash.add(4 + 2 * words);
+            let heads = std::slice::from_raw_parts(start, buckets);
+            let Some(mut last) = heads.iter().copied().max().map(|head| head as usize) else {
+                return first;
+            };
+            if last < first {
+                return first;
+            }
+            while start.add(buckets + last - first).read() & 1 == 0 {
+                last += 1;
+            }
+            last + 1
+        }
     }
 
     /// Restores instructions that probes have replaced, from the file.

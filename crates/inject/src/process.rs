@@ -4,14 +4,14 @@
 //! mappings and must not write into the parent's area: its first call finds the state zeroed and
 //! creates its own area.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::area::{Control, Header, Offsets, Row, StartFailure};
+use crate::area::{Control, FUNCTIONS, Header, Offsets, Row, StartFailure};
 use crate::calls::{graph, thread};
 use crate::shared;
-use crate::wire::VS_MAX_HOOKS;
 
 /// Not started, or a forked child.
 const NEW: u32 = 0;
@@ -45,16 +45,19 @@ static HEADER: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
 static RECORDS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static STACKS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static PID: AtomicU32 = AtomicU32::new(0);
-static MOVED: [AtomicU64; VS_MAX_HOOKS] = [const { AtomicU64::new(0) }; VS_MAX_HOOKS];
-/// State of the rows, as in the areas of this process and of its forked children.
-static ROWS: [RowInfo; VS_MAX_HOOKS] = [const {
+static MOVED: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
+/// State of the functions, as in the areas of this process and of its forked children.
+static ROWS: [RowInfo; FUNCTIONS] = [const {
     RowInfo { state: AtomicU32::new(0), jump_address: AtomicU64::new(0), jump: AtomicU64::new(0) }
-}; VS_MAX_HOOKS];
+}; FUNCTIONS];
+
+/// Names of the functions that the hook table does not have.
+pub(crate) static UNKNOWN: OnceLock<Vec<CString>> = OnceLock::new();
 
 /// When PyTorch's functions were wrapped, as in the areas.
 pub(crate) static TORCH_SINCE: AtomicU64 = AtomicU64::new(0);
 
-/// A row of the hook table in this process.
+/// A function in this process.
 pub(crate) struct RowInfo {
     pub(crate) state: AtomicU32,
     pub(crate) jump_address: AtomicU64,
@@ -79,7 +82,7 @@ pub(crate) fn control() -> Option<&'static Control> {
     unsafe { CONTROL.load(Ordering::Acquire).as_ref() }
 }
 
-/// Returns the row of a hook.
+/// Returns the row of a hook; `None` for a function that the hook table does not have.
 #[inline]
 pub(crate) fn row(hook: u64) -> Option<&'static Row> {
     control()?.rows.get(hook as usize)
@@ -88,12 +91,12 @@ pub(crate) fn row(hook: u64) -> Option<&'static Row> {
 /// Returns the moved entry of a hooked function.
 #[inline]
 pub(crate) fn moved_entry(hook: u64) -> u64 {
-    MOVED[hook as usize % VS_MAX_HOOKS].load(Ordering::Relaxed)
+    MOVED[hook as usize % FUNCTIONS].load(Ordering::Relaxed)
 }
 
 /// Sets the moved entry of a function that is about to be patched.
 pub(crate) fn set_moved_entry(hook: usize, address: u64) {
-    MOVED[hook % VS_MAX_HOOKS].store(address, Ordering::Release);
+    MOVED[hook % FUNCTIONS].store(address, Ordering::Release);
 }
 
 /// Returns the area of this process; `None` before it exists.
@@ -137,9 +140,9 @@ pub(crate) fn element_bytes(format: u8) -> u8 {
     control().map_or(0, |control| control.element_bytes[usize::from(format)])
 }
 
-/// Returns the state of a row in this process.
+/// Returns the state of a function in this process.
 pub(crate) fn row_info(hook: usize) -> &'static RowInfo {
-    &ROWS[hook % VS_MAX_HOOKS]
+    &ROWS[hook % FUNCTIONS]
 }
 
 /// Maps the control file in the collector's directory; the first step of a start.

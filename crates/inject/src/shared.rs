@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::area::{
-    CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes, StartFailure, mappings_file,
+    CONTROL_FILE, Control, FUNCTIONS, Header, LAYOUT_VERSION, MAGIC, MAX_SYMBOL, Sizes,
+    StartFailure, mappings_file,
 };
 use crate::calls::emit;
 use crate::process;
-use crate::wire::{Process, VS_MAX_HOOKS, VS_PROCESS};
+use crate::wire::{Process, VS_PROCESS};
 
 /// The collector's directory.
 static DIRECTORY: OnceLock<CString> = OnceLock::new();
@@ -228,11 +229,17 @@ fn fill(file: &Descriptor, control: &Control, pid: u32, number: u32) -> Option<N
         (*header).start = start;
         let since = process::TORCH_SINCE.load(Ordering::Relaxed);
         (*header).torch_since.store(since, Ordering::Relaxed);
-        for hook in 0..VS_MAX_HOOKS {
+        for hook in 0..FUNCTIONS {
             let row = process::row_info(hook);
             (*header).rows[hook].store(row.state.load(Ordering::Relaxed) as u8, Ordering::Relaxed);
             (*header).jump_addresses[hook] = row.jump_address.load(Ordering::Relaxed);
             (*header).jumps[hook] = row.jump.load(Ordering::Relaxed);
+        }
+        for (index, name) in process::UNKNOWN.get().into_iter().flatten().enumerate() {
+            let to = &mut (*header).unknown[index].name;
+            for (to, from) in to.iter_mut().take(MAX_SYMBOL - 1).zip(name.to_bytes()) {
+                *to = *from;
+            }
         }
     }
     Some(NewArea { header, records, stacks, start, uid })

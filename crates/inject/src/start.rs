@@ -1,19 +1,20 @@
 //! Starts tracing in this process: opens the shared files, moves function entries, writes the
 //! jumps.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::area::{
-    CHAIN_VARIABLE, Control, DIR_VARIABLE, DRIVER, Row, RowState, StartFailure, TORCH,
+    CHAIN_VARIABLE, Control, DIR_VARIABLE, DRIVER, MAX_UNKNOWN, Row, RowState, StartFailure, TORCH,
 };
 use crate::calls::{emit, python};
 use crate::code::{NearbyCode, PreparedFunction, patch};
 use crate::library::{Library, symbol};
 use crate::process;
 use crate::shared::{self, is_collected, variable};
-use crate::wire::VS_STACKS_OFF;
+use crate::unhooked::is_unlisted_memory_function;
+use crate::wire::{VS_MAX_HOOKS, VS_STACKS_OFF};
 
 /// Maximum time for which the start waits for the collector.
 const MAX_WAIT: Duration = Duration::from_secs(1);
@@ -99,7 +100,43 @@ pub(crate) fn wrap_torch() {
     }
 }
 
-/// Moves the entries of all wanted functions of a library. The functions are not changed yet.
+/// Functions of a library whose entries were moved. The functions are not changed yet.
+struct Preparation<'a> {
+    library: &'a Library,
+    code: NearbyCode,
+    prepared: Vec<PreparedFunction>,
+    addresses: Vec<u64>,
+}
+
+impl Preparation<'_> {
+    /// Moves the entry of a function and stores the result.
+    fn add(&mut self, hook: usize, name: &CStr) {
+        let info = process::row_info(hook);
+        let state = match self.library.function(name) {
+            Err(()) => RowState::Foreign,
+            Ok(None) => RowState::Absent,
+            // If two names have the same address, the first row wraps it.
+            Ok(Some(function)) if self.addresses.contains(&function.address) => RowState::Alias,
+            Ok(Some(function)) => {
+                self.addresses.push(function.address);
+                match self.code.prepare(hook, &function.code, function.address) {
+                    Ok((ready, moved)) => {
+                        process::set_moved_entry(hook, moved);
+                        let (address, jump) = ready.jump();
+                        info.jump_address.store(address, Ordering::Relaxed);
+                        info.jump.store(jump, Ordering::Relaxed);
+                        self.prepared.push(ready);
+                        RowState::Wrapped
+                    }
+                    Err(_) => RowState::UnknownPrologue,
+                }
+            }
+        };
+        info.state.store(state as u32, Ordering::Relaxed);
+    }
+}
+
+/// Moves the entries of all wanted functions of a library, and of the driver's unknown ones.
 fn prepare(
     control: &Control,
     library: &Library,
@@ -107,37 +144,42 @@ fn prepare(
 ) -> Result<Vec<PreparedFunction>, StartFailure> {
     let (low, high) = library.code();
     let rows = control.rows.get(..control.rows_used as usize).unwrap_or(&[]);
-    let mut code =
-        NearbyCode::reserve(low, high, rows.len().max(1)).ok_or(StartFailure::NoSpaceNearby)?;
-    let mut prepared: Vec<PreparedFunction> = Vec::with_capacity(rows.len());
-    let mut addresses = Vec::with_capacity(rows.len());
+    let unknown = if kind == DRIVER { unknown_functions(rows, library) } else { Vec::new() };
+    let functions = (rows.len() + unknown.len()).max(1);
+    let code = NearbyCode::reserve(low, high, functions).ok_or(StartFailure::NoSpaceNearby)?;
+    let mut all = Preparation { library, code, prepared: Vec::new(), addresses: Vec::new() };
     let wanted = |row: &Row| row.is_wanted != 0 && row.library == kind;
     for (hook, row) in rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
-        let Some(name) = symbol(&row.symbol) else { continue };
-        let state = match library.function(&name) {
-            Err(()) => RowState::Foreign,
-            Ok(None) => RowState::Absent,
-            // If two names have the same address, the first row wraps it.
-            Ok(Some(function)) if addresses.contains(&function.address) => RowState::Alias,
-            Ok(Some(function)) => {
-                addresses.push(function.address);
-                match code.prepare(hook, &function.code, function.address) {
-                    Ok((ready, moved)) => {
-                        process::set_moved_entry(hook, moved);
-                        let (address, jump) = ready.jump();
-                        let row = process::row_info(hook);
-                        row.jump_address.store(address, Ordering::Relaxed);
-                        row.jump.store(jump, Ordering::Relaxed);
-                        prepared.push(ready);
-                        RowState::Wrapped
-                    }
-                    Err(_) => RowState::UnknownPrologue,
-                }
-            }
-        };
-        process::row_info(hook).state.store(state as u32, Ordering::Relaxed);
+        if let Some(name) = symbol(&row.symbol) {
+            all.add(hook, &name);
+        }
     }
-    if code.seal() { Ok(prepared) } else { Err(StartFailure::Protected) }
+    for (index, name) in unknown.iter().enumerate() {
+        all.add(VS_MAX_HOOKS + index, name);
+    }
+    if kind == DRIVER {
+        let _ = process::UNKNOWN.set(unknown);
+    }
+    if all.code.seal() { Ok(all.prepared) } else { Err(StartFailure::Protected) }
+}
+
+/// Returns the memory functions of a newer driver that are in no list. Other names of functions in
+/// the hook table are not among them.
+fn unknown_functions(rows: &[Row], driver: &Library) -> Vec<CString> {
+    let hooked: Vec<CString> = rows.iter().filter_map(|row| symbol(&row.symbol)).collect();
+    let is_hooked = |name: &CStr| hooked.iter().any(|one| one.as_c_str() == name);
+    let exports = driver.exports();
+    let is_unknown =
+        |name: &CStr| name.to_str().is_ok_and(is_unlisted_memory_function) && !is_hooked(name);
+    let mut unknown: Vec<_> = exports.iter().filter(|(name, _)| is_unknown(name)).collect();
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    let hooked: Vec<u64> =
+        exports.iter().filter(|(name, _)| is_hooked(name)).map(|(_, address)| *address).collect();
+    unknown.retain(|(_, address)| !hooked.contains(address));
+    unknown.sort_unstable();
+    unknown.into_iter().map(|(name, _)| CString::from(*name)).take(MAX_UNKNOWN).collect()
 }
 
 /// Starts the injection library that the user configured. Returns its result.

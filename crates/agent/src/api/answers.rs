@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::metrics::{Metric, MetricSet, Sample, SampleValue, catalog};
-use engine::model::Pid;
+use engine::model::{Mark, Pid};
 use engine::snapshot::{ProcessView, SiteProcess, SiteView};
 use engine::view::{Leak, ProcessRow, View};
 use formats::report::advice::{AdviceReport, GpuAdvice};
@@ -56,8 +56,9 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn new(published: &Visible) -> Self {
-        let mut snapshot = published.snapshot.clone();
+    /// `marks`: those of the last hour. Clients do not read every snapshot.
+    pub(super) fn new(published: &Visible, marks: Vec<Mark>) -> Self {
+        let mut snapshot = engine::snapshot::Snapshot { marks, ..published.snapshot.clone() };
         for process in &mut snapshot.processes {
             process.sites.truncate(SITES_PER_PROCESS);
         }

@@ -149,7 +149,10 @@ async fn status(State(api): ApiState, _: NoQuery) -> ApiResult {
 
 async fn snapshot(State(api): ApiState, _: NoQuery) -> ApiResult {
     let published = api.visible()?;
-    let encode = || serde_json::to_vec(&Snapshot::new(&published)).ok();
+    let encode = || {
+        let marks = api.live.marks(&published);
+        serde_json::to_vec(&Snapshot::new(&published, marks)).ok()
+    };
     Ok(ok(JSON, api.cached(&published, ("snapshot", ListQuery::ALL), encode)?))
 }
 

@@ -97,6 +97,7 @@ fn site() -> SiteView {
         bytes_total: Bytes(1 << 30),
         allocations_total: 1,
         freed_total: 0,
+        sampling: None,
         peak_bytes: Bytes(1 << 30),
         peak_at: Some(Timestamp(1)),
         seen: (Timestamp(1), Timestamp(2)),

@@ -21,8 +21,8 @@ section! {
         /// Count launches and copies.
         kernels: bool = true, default "true";
         /// Track blocks of allocators in processes, such as PyTorch tensors: `auto` (by call site; those
-        /// of PyTorch while the memory of a process grows), `full` (always), `totals` or `off`; same as
-        /// `--allocators`.
+        /// of PyTorch while the memory of a process grows), `sampled` (always), `full` (always, with all call
+        /// stacks), `totals` or `off`; same as `--allocators`.
         allocators: Choice<AllocatorMode> = Choice(AllocatorMode::WhileGrowing), default "\"auto\"";
         /// CPU budget in percent of one core, more than 0; same as `--max-cpu`.
         max_cpu: Option<f64> = None, example "5.0";

@@ -29,7 +29,8 @@ EXAMPLES
   vramscope explain -p 4711 --agent http://127.0.0.1:9754    ask an agent, which has seen more
 
 The parts add up to what the driver reports for the process. Memory from before the trace is one
-part. FILE is a vramscope recording. Tracing requires root.";
+part. FILE is a vramscope recording. Tracing a running process requires root; a command is traced
+without root as `vramscope run` does.";
 
 pub(super) const WHY_EXAMPLES: &str = "\
 EXAMPLES

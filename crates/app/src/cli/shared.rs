@@ -187,7 +187,7 @@ pub(crate) struct ObjectArgs {
 /// Whether blocks of allocators in processes are tracked.
 #[derive(Args)]
 pub(crate) struct AllocatorArgs {
-    /// Track PyTorch tensors and blocks of other allocators [default: auto; full without MODE]
+    /// Track PyTorch tensors and blocks of other allocators [default: auto; sampled without MODE]
     #[arg(
         long,
         visible_alias = "torch",
@@ -195,7 +195,7 @@ pub(crate) struct AllocatorArgs {
         value_parser = choice(ALLOCATOR_MODES),
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "full"
+        default_missing_value = "sampled"
     )]
     pub(crate) allocators: Option<AllocatorMode>,
 }
@@ -203,10 +203,15 @@ pub(crate) struct AllocatorArgs {
 const ALLOCATOR_MODES: &[Choice<AllocatorMode>] = &[
     (
         AllocatorMode::WhileGrowing.name(),
-        "By call site; PyTorch while the memory of a process grows",
+        "As sampled; PyTorch while the memory of a process grows",
         AllocatorMode::WhileGrowing,
     ),
-    (AllocatorMode::Full.name(), "By call site, always", AllocatorMode::Full),
+    (
+        AllocatorMode::Sampled.name(),
+        "By call site, always; call stacks are sampled if there are too many",
+        AllocatorMode::Sampled,
+    ),
+    (AllocatorMode::Full.name(), "The same with all call stacks", AllocatorMode::Full),
     (
         AllocatorMode::Totals.name(),
         "Totals per process and device, no call sites",

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
+use formats::report::tables::processes::ProcessColumn;
 
 use super::shared::AllocatorArgs;
 use crate::parse_units;
@@ -19,6 +20,7 @@ EXAMPLES
   vramscope top run.arrows --speed 10       replay a recording ten times as fast
   vramscope top --once                      one screen as plain text
   vramscope top --filter train --theme light
+  vramscope top --once --columns pid,program,used,peak,host-mem
 
 Enter goes from processes to sites, call stacks and allocations; ? shows all keys. Nothing is
 changed: no process is signaled. --once ends after 2 seconds; growth is judged after 30 seconds.";
@@ -59,6 +61,16 @@ pub(crate) struct TopArgs {
     /// a comparison such as used>1G, growth>0, age<10m
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
+    /// Columns of the processes: host, pid, user, program, gpu, container, used, of-gpu, traced,
+    /// untracked, peak, host-mem, growth, history, full-in, age, allocs, verdict, at
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        env = "VRAMSCOPE_COLUMNS",
+        value_delimiter = ',',
+        value_parser = column
+    )]
+    pub(crate) columns: Vec<ProcessColumn>,
     /// Also count kernel launches and memory copies
     #[arg(long)]
     pub(crate) kernels: bool,
@@ -82,6 +94,17 @@ pub(crate) struct TopArgs {
     /// With -- CMD: find out which Python references keep leaking memory alive
     #[arg(long, requires = "command")]
     pub(crate) why: bool,
+}
+
+/// Parses the name of a column.
+fn column(text: &str) -> anyhow::Result<ProcessColumn> {
+    let found = ProcessColumn::ALL.into_iter().find(|column| column.name() == text);
+    found.with_context(|| {
+        format!(
+            "unknown column; the columns are {}",
+            ProcessColumn::ALL.map(|it| it.name()).join(", ")
+        )
+    })
 }
 
 /// Parses a speed.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use capture::{MarkRequest, MarkScope, send_mark};
+use capture::{MarkRequest, MarkScope, MarkSubject, send_mark};
 use engine::model::{MarkKind, Pid};
 use formats::sanitize::sanitize;
 
@@ -23,7 +23,8 @@ pub(crate) fn run(options: &cli::MarkArgs) -> Result<Outcome> {
     let pids = options.pid.iter().map(|pid| MarkScope::Process(Pid(*pid)));
     let scopes = if options.pid.is_empty() { vec![MarkScope::All] } else { pids.collect() };
     for scope in scopes {
-        let request = MarkRequest { kind, scope, label: options.label.clone() };
+        let subject = MarkSubject::Time(kind);
+        let request = MarkRequest { subject, scope, label: options.label.clone() };
         let answers = send_mark(&request, options.tracer, TIMEOUT)?;
         if answers.accepted == 0 {
             match (answers.refused.first(), scope) {

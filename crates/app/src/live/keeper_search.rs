@@ -1,31 +1,21 @@
 //! Searches for the Python references that keep leaking memory alive, while a command runs.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use engine::model::{Event, EventKind, Pid, SiteName, Tid, Timestamp};
+use engine::model::Pid;
 use engine::verdict::SiteVerdict;
-use formats::sanitize::sanitized;
 
 use crate::io::output;
-use crate::live::program_socket::{ProgramSocket, SiteKeepers};
+use crate::live::program_socket::ProgramSocket;
 
 /// Time between two searches in a process.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Searches in the background.
+/// Searches in the background. Their results are published to all traces, also to this one.
+#[derive(Default)]
 pub(crate) struct KeeperSearch {
     searched: HashMap<Pid, Instant>,
-    sender: Sender<(Pid, EventKind)>,
-    found: Receiver<(Pid, EventKind)>,
-}
-
-impl Default for KeeperSearch {
-    fn default() -> Self {
-        let (sender, found) = channel();
-        Self { searched: HashMap::new(), sender, found }
-    }
 }
 
 impl KeeperSearch {
@@ -38,36 +28,12 @@ impl KeeperSearch {
                 continue;
             }
             self.searched.insert(pid, now);
-            let sender = self.sender.clone();
             // Ends within the time limit of the request, or with this process.
             let _ = std::thread::Builder::new().name("keepers".into()).spawn(move || {
-                match ProgramSocket::find(pid).and_then(|program| program.keepers()) {
-                    Ok((sites, _)) => sites.iter().filter_map(kept_by).for_each(|kind| {
-                        let _ = sender.send((pid, kind));
-                    }),
-                    Err(error) => output::log(&format!("--why: {error:#}")),
+                if let Err(error) = ProgramSocket::find(pid).and_then(|program| program.keepers()) {
+                    output::log(&format!("--why: {error:#}"));
                 }
             });
         }
     }
-
-    /// Returns the results since the last call.
-    pub(crate) fn found(&self, at: Timestamp) -> Vec<Event> {
-        let event = |(pid, kind): (Pid, EventKind)| Event {
-            pid,
-            tid: Tid(pid.0),
-            entry_time: at,
-            time: at,
-            kind,
-        };
-        self.found.try_iter().map(event).collect()
-    }
-}
-
-/// Returns the references that keep a leaking site alive, if there are any.
-fn kept_by(site: &SiteKeepers) -> Option<EventKind> {
-    let has_keeper = site.is_leak && site.answer["keepers"].get(0).is_some();
-    let name = site.memory["site"].as_str().filter(|_| has_keeper)?;
-    let text = sanitized(&site.to_string());
-    Some(EventKind::KeptBy(SiteName::from_text(name)?, text.into()))
 }

@@ -18,10 +18,9 @@ pub(crate) fn log_notice(notice: &Notice) {
             format!("attached to {functions} functions of {}{suffix}", shown(path))
         }
         Notice::UnknownFunctions { path, functions } => format!(
-            "{}: exports {} memory functions that this version of vramscope does not know: their \
-             calls are counted, what they allocate is not; use a newer version: {}",
+            "{}: exports memory functions that this version of vramscope does not know: their calls \
+             are counted, what they allocate is not; use a newer version: {}",
             shown(path),
-            functions.len(),
             sanitize(&functions.join(", "))
         ),
         Notice::Wrapped { pid, functions, missing } if missing.is_empty() => {
@@ -30,11 +29,11 @@ pub(crate) fn log_notice(notice: &Notice) {
         Notice::Wrapped { pid, functions, missing } => format!(
             "process {pid}: tracing {functions} driver functions in-process; not traced, because \
              their code is not recognized: {}",
-            missing.join(", ")
+            sanitize(&missing.join(", "))
         ),
         Notice::HiddenCalls { pid, functions } => format!(
             "process {pid}: probes of another tool hide calls of {}; values are not exact",
-            functions.join(", ")
+            sanitize(&functions.join(", "))
         ),
         Notice::NotAttached { reason } => format!("not attached: {}", sanitize(reason)),
         Notice::NoDriver => "no libcuda.so.1 installed or in use yet: waiting for a process that \

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use capture::in_process::{SOCKET_FILE, collector_dirs};
-use engine::model::Pid;
-use formats::sanitize::sanitize;
+use capture::{MarkRequest, MarkScope, MarkSubject};
+use engine::model::{Mark, Pid};
+use formats::sanitize::{sanitize, sanitized};
 use serde_json::{Value, json};
+
+use crate::io::output;
 
 /// Limit of bytes of an answer.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
@@ -20,6 +23,12 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum number of sites whose references are searched.
 const MAX_SITES: usize = 5;
+
+/// Maximum number of addresses of a site with which its references are published.
+const MAX_PUBLISHED: usize = 4;
+
+/// Time for a trace to read what is published: an idle one reads every 250 milliseconds.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sockets of one program.
 pub(crate) struct ProgramSocket {
@@ -71,7 +80,7 @@ impl ProgramSocket {
     }
 
     /// Returns what keeps the memory of leak suspects alive, or that of the largest sites if there
-    /// are none. Also returns facts about the search.
+    /// are no suspects. Also returns facts about the search. All traces of the process show the result.
     pub(crate) fn keepers(&self) -> Result<(Vec<SiteKeepers>, Value)> {
         let live = self.live()?.with_context(|| {
             format!("process {}: not traced; start the program with `vramscope run`", self.pid)
@@ -92,7 +101,29 @@ impl ProgramSocket {
             memory: site["memory"].clone(),
             answer,
         });
-        Ok((keepers.collect(), answer["search"].take()))
+        let keepers: Vec<_> = keepers.collect();
+        let requests: Vec<_> = keepers.iter().flat_map(|site| site.requests(self.pid)).collect();
+        if let Err(error) = capture::publish(&requests, PUBLISH_TIMEOUT) {
+            output::log(&format!("traces of this host do not get the result: {error}"));
+        }
+        Ok((keepers, answer["search"].take()))
+    }
+}
+
+impl SiteKeepers {
+    /// What traces are to know: the references that keep a leaking site alive, if there are any.
+    fn requests(&self, pid: Pid) -> Vec<MarkRequest> {
+        let has_keeper = self.is_leak && self.answer["keepers"].get(0).is_some();
+        let addresses = self.memory["addresses"].as_array().filter(|_| has_keeper);
+        let addresses = addresses.map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_u64);
+        // Several, because some may be freed before a trace reads the result.
+        let request = |address| {
+            let mut label = sanitized(&self.to_string());
+            label.truncate(label.floor_char_boundary(Mark::MAX_LABEL_BYTES));
+            let (subject, scope) = (MarkSubject::KeptBy(address), MarkScope::Process(pid));
+            MarkRequest { subject, scope, label }
+        };
+        addresses.take(MAX_PUBLISHED).map(request).collect()
     }
 }
 

@@ -145,9 +145,6 @@ impl LiveReport {
     /// Prints a report of the current state.
     pub(crate) fn report(&mut self) -> Result<()> {
         let now = capture::monotonic();
-        for event in self.keepers.found(now) {
-            self.event(&event);
-        }
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now, self.format.is_none());
         }

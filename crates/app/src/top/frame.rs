@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use engine::model::{Bytes, Nanos, Pid, ProcessKey, Timestamp};
+use engine::model::{Bytes, Mark, Nanos, Pid, ProcessKey, Timestamp};
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::view::{UsageHistory, View};
 use formats::export::ReportContext;
@@ -111,18 +111,31 @@ pub(crate) struct ReplayPosition {
 const MAX_FRAMES: usize = 600;
 const MAX_PROCESSES: usize = 60_000;
 
-/// Limit of incidents.
+/// Limit of incidents, and of marks.
 const MAX_INCIDENTS: usize = 1000;
+const MAX_MARKS: usize = 256;
 
 /// The last frames, for rewinding, and what must outlive them.
 #[derive(Default)]
 pub(crate) struct FrameHistory {
     /// Frames with their number, oldest first.
     frames: VecDeque<(u64, Arc<TopFrame>)>,
-    next: u64,
+    /// Number of the newest frame; the first one is 1.
+    newest: u64,
     usage: Vec<UsageHistory>,
-    /// Seen in snapshots, oldest first.
-    incidents: VecDeque<(usize, Timestamp, Incident)>,
+    /// Seen in snapshots, oldest first, with the host and the number of the frame.
+    incidents: VecDeque<(usize, u64, Incident)>,
+    /// The same of marks. 0: set before the first frame.
+    marks: VecDeque<(usize, u64, Mark)>,
+}
+
+/// A frame that stays on the screen while others arrive, with the charts that belong to it.
+pub(crate) struct HeldFrame {
+    pub(crate) number: u64,
+    pub(crate) frame: Arc<TopFrame>,
+    usage: Vec<UsageHistory>,
+    /// An earlier one was chosen.
+    pub(crate) is_rewound: bool,
 }
 
 impl FrameHistory {
@@ -137,32 +150,51 @@ impl FrameHistory {
             *last = frame;
             return;
         }
-        let number = self.next;
-        self.next += 1;
+        self.newest += 1;
+        let number = self.newest;
         self.usage.resize_with(frame.hosts.len().max(self.usage.len()), UsageHistory::default);
         for (index, host) in frame.hosts.iter().enumerate() {
             if let Some(usage) = self.usage.get_mut(index) {
                 host.with_view(|view| usage.push(view, number));
             }
-            self.add_incidents(index, host);
+            self.add_incidents(index, host, number);
+            self.add_marks(index, host, number);
         }
         self.frames.push_back((number, frame));
         self.thin_out();
     }
 
-    fn add_incidents(&mut self, index: usize, host: &HostFrame) {
-        let at = host.snapshot.at;
+    fn add_incidents(&mut self, index: usize, host: &HostFrame, number: u64) {
         let seen = incidents::of_snapshot(&host.snapshot, &host.context);
         for incident in seen.into_iter().chain(host.events.iter().cloned()) {
             // An agent can answer twice with the same snapshot.
             let recent = self.incidents.iter().rev().take(100);
             if !recent.into_iter().any(|(host, _, known)| *host == index && *known == incident) {
-                self.incidents.push_back((index, at, incident));
+                self.incidents.push_back((index, number, incident));
             }
         }
         while self.incidents.len() > MAX_INCIDENTS {
             self.incidents.pop_front();
         }
+    }
+
+    /// An agent repeats the marks of the last hour.
+    fn add_marks(&mut self, index: usize, host: &HostFrame, number: u64) {
+        for mark in &host.snapshot.marks {
+            if self.marks.iter().any(|(of, _, known)| *of == index && known == mark) {
+                continue;
+            }
+            let is_before = |(_, frame): &(u64, Arc<TopFrame>)| {
+                frame.hosts.get(index).is_some_and(|host| host.snapshot.at < mark.at)
+            };
+            let place = match self.frames.partition_point(is_before) {
+                0 => 0,
+                place => self.frames.get(place).map_or(number, |(number, _)| *number),
+            };
+            self.marks.push_back((index, place, mark.clone()));
+        }
+        let excess = self.marks.len().saturating_sub(MAX_MARKS);
+        self.marks.drain(..excess);
     }
 
     /// Drops every second frame of the older half while there are too many: the last minute stays
@@ -182,27 +214,62 @@ impl FrameHistory {
         }
     }
 
-    /// Number of frames.
-    pub(crate) fn len(&self) -> usize {
-        self.frames.len()
+    /// Returns the newest frame.
+    pub(crate) fn newest(&self) -> Option<(u64, &Arc<TopFrame>)> {
+        self.frames.back().map(|(number, frame)| (*number, frame))
     }
 
-    /// Returns the frame that is `back` frames before the newest one.
-    pub(crate) fn get(&self, back: usize) -> Option<(u64, &Arc<TopFrame>)> {
-        let index = self.frames.len().checked_sub(back + 1)?;
-        self.frames.get(index).map(|(number, frame)| (*number, frame))
+    /// Returns the frame `by` frames before a held one, or before the newest one; `None` if that is
+    /// the newest one.
+    pub(crate) fn rewind(&self, held: Option<HeldFrame>, by: isize) -> Option<HeldFrame> {
+        let now = held.as_ref().map_or(self.newest, |held| held.number);
+        // A held frame can be one that was dropped since.
+        let index = self.frames.partition_point(|(number, _)| *number < now);
+        let (number, frame) = self.frames.get(index.saturating_add_signed(-by))?;
+        (*number < self.newest).then(|| self.hold(*number, frame, held, true))
+    }
+
+    /// Holds the newest frame.
+    pub(crate) fn freeze(&self) -> Option<HeldFrame> {
+        self.newest().map(|(number, frame)| self.hold(number, frame, None, false))
+    }
+
+    fn hold(
+        &self,
+        number: u64,
+        frame: &Arc<TopFrame>,
+        before: Option<HeldFrame>,
+        is_rewound: bool,
+    ) -> HeldFrame {
+        // The charts of a later frame contain those of an earlier one, also of processes that ended.
+        let usage = before.filter(|held| held.number >= number).map(|held| held.usage);
+        let usage = usage.unwrap_or_else(|| self.usage.clone());
+        HeldFrame { number, frame: Arc::clone(frame), usage, is_rewound }
+    }
+
+    /// Shows a held frame with other details, if these are newer.
+    pub(crate) fn refresh(&self, held: &mut HeldFrame) {
+        if let Some((_, frame)) = self.newest().filter(|(number, _)| *number == held.number) {
+            held.frame = Arc::clone(frame);
+        }
     }
 
     /// Used memory of a host over time.
-    pub(crate) fn usage(&self, host: usize) -> Option<&UsageHistory> {
-        self.usage.get(host)
+    pub(crate) fn usage<'a>(
+        &'a self,
+        held: Option<&'a HeldFrame>,
+        host: usize,
+    ) -> Option<&'a UsageHistory> {
+        held.map_or(&self.usage, |held| &held.usage).get(host)
     }
 
-    /// What happened up to the time of a frame, newest first, with the index of its host.
-    pub(crate) fn incidents(&self, frame: &TopFrame) -> Vec<(usize, &Incident)> {
-        let until = |host: usize| frame.hosts.get(host).map(|host| host.snapshot.at);
-        let seen = self.incidents.iter().rev();
-        let seen = seen.filter(|(host, at, _)| until(*host).is_some_and(|until| *at <= until));
-        seen.map(|(host, _, incident)| (*host, incident)).collect()
+    /// What happened up to a frame, newest first.
+    pub(crate) fn incidents(&self, until: u64) -> impl Iterator<Item = &(usize, u64, Incident)> {
+        self.incidents.iter().rev().filter(move |(_, number, _)| *number <= until)
+    }
+
+    /// Marks up to a frame, newest first.
+    pub(crate) fn marks(&self, until: u64) -> impl Iterator<Item = &(usize, u64, Mark)> {
+        self.marks.iter().rev().filter(move |(_, number, _)| *number <= until)
     }
 }

@@ -118,9 +118,8 @@ fn move_cursor(state: &mut State, key: KeyCode) -> bool {
         KeyCode::PageUp => step(state, -1, true),
         KeyCode::PageDown => step(state, 1, true),
         KeyCode::Home => state.cursor().into_iter().for_each(|it| *it = Cursor::default()),
-        KeyCode::End if state.back > 0 => {
-            state.back = 0;
-            state.is_paused = false;
+        KeyCode::End if state.held.as_ref().is_some_and(|held| held.is_rewound) => {
+            state.held = None;
         }
         KeyCode::End => step(state, isize::MAX / 1024, false),
         _ => return false,
@@ -187,17 +186,14 @@ fn choose(state: &mut State, key: KeyCode) {
 fn control_time(state: &mut State, key: KeyCode) {
     match key {
         KeyCode::Char(' ') => {
-            state.is_paused = !state.is_paused;
-            if !state.is_paused {
-                state.back = 0;
-            }
+            state.held = if state.held.is_some() { None } else { state.history.freeze() };
         }
         KeyCode::Char('[') => state.rewind(1),
         KeyCode::Char(']') => state.rewind(-1),
         KeyCode::Char('{') => state.rewind(LONG_STEP),
         KeyCode::Char('}') => state.rewind(-LONG_STEP),
         KeyCode::Char('b') => {
-            let now = state.history.get(state.back).map(|(_, frame)| std::sync::Arc::clone(frame));
+            let now = state.shown().map(|(_, frame)| std::sync::Arc::clone(frame));
             state.baseline = if state.baseline.is_some() { None } else { now };
         }
         KeyCode::Char('+' | '=') => faster(state, true),
@@ -333,7 +329,7 @@ fn sort_by_column(state: &mut State, column: usize) {
         return;
     }
     // The column of hosts is shown only if there are several.
-    let hosts = state.history.get(0).map_or(1, |(_, frame)| frame.hosts.len());
+    let hosts = state.history.newest().map_or(1, |(_, frame)| frame.hosts.len());
     let is_shown = |column: &&ProcessColumn| **column != ProcessColumn::HostName || hosts > 1;
     let order = state.columns.iter().filter(is_shown).nth(column).copied().and_then(order_of);
     let Some(order) = order else { return };

@@ -19,6 +19,7 @@ mod theme;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use formats::report::tables::processes::ProcessColumn;
 use ratatui::crossterm::event;
 
 use crate::Outcome;
@@ -31,8 +32,9 @@ use state::State;
 use terminal::{Screen, Signals};
 pub(crate) use theme::Theme;
 
-/// Longest time until a frame or a signal is noticed. Keys are noticed at once.
-const POLL_INTERVAL: Duration = Duration::from_millis(40);
+/// Longest time until a frame or a signal is noticed. Keys are noticed at once. crossterm waits for
+/// whole milliseconds and spins for the rest, which is why that is short.
+const POLL_INTERVAL: Duration = Duration::from_micros(40_020);
 
 /// How the view starts.
 pub(crate) struct TopOptions {
@@ -45,12 +47,18 @@ pub(crate) struct TopOptions {
     pub(crate) duration: Option<Duration>,
     /// Filter to start with.
     pub(crate) filter: String,
+    /// Columns to start with; empty: the usual ones.
+    pub(crate) columns: Vec<ProcessColumn>,
 }
 
 impl TopOptions {
     fn start(&self, source: Box<dyn Source>) -> Result<(RunningSource, State)> {
         let mut state = State::new(self.theme, self.is_ascii, self.interval, self.speed);
         state.filter.clone_from(&self.filter);
+        if !self.columns.is_empty() {
+            let is_wanted = |column: &ProcessColumn| self.columns.contains(column);
+            state.columns = ProcessColumn::ALL.into_iter().filter(is_wanted).collect();
+        }
         let requests = RequestCell::new(self.interval, self.speed);
         let source = RunningSource::start(source, requests)?;
         state.source.clone_from(&source.name);
@@ -123,41 +131,30 @@ fn show(
             request.details = state.details();
             request.interval = state.interval;
             request.speed = state.speed;
-            request.is_paused = state.is_paused;
+            request.is_paused = state.held.is_some();
         });
     }
     Ok(())
 }
 
-/// Handles all events that have arrived; waits for one. Returns whether the screen changed.
+/// Waits for an event and handles it. Returns whether the screen changed.
 fn handle_events(screen: &mut Screen, state: &mut State) -> Result<bool> {
-    let mut has_changed = false;
-    let mut wait = POLL_INTERVAL;
-    loop {
-        // An error means that the terminal is closed.
-        let Ok(has_event) = event::poll(wait) else {
-            state.quit = true;
-            return Ok(has_changed);
-        };
-        if !has_event || state.quit {
-            return Ok(has_changed);
+    let event = match event::poll(POLL_INTERVAL) {
+        Ok(true) => event::read(),
+        Ok(false) => return Ok(false),
+        Err(error) => Err(error),
+    };
+    // An error means that the terminal is closed.
+    let Ok(event) = event else {
+        state.quit = true;
+        return Ok(false);
+    };
+    Ok(match keys::handle(state, &event) {
+        Action::Draw => true,
+        Action::Nothing => false,
+        Action::Suspend => {
+            screen.suspend()?;
+            true
         }
-        let Ok(event) = event::read() else {
-            state.quit = true;
-            return Ok(has_changed);
-        };
-        match keys::handle(state, &event) {
-            Action::Draw => has_changed = true,
-            Action::Nothing => {}
-            Action::Suspend => {
-                screen.suspend()?;
-                has_changed = true;
-            }
-        }
-        // Several keys can arrive between two drawings, but each acts on what was drawn.
-        if has_changed {
-            return Ok(true);
-        }
-        wait = Duration::ZERO;
-    }
+    })
 }

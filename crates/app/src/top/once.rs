@@ -40,7 +40,7 @@ pub(crate) fn run(
         state.push(frame);
     }
     let mut out = output::results();
-    let Some((_, frame)) = state.history.get(0) else { bail!("the source ended without values") };
+    let Some((_, frame)) = state.history.newest() else { bail!("the source ended without values") };
     if is_json {
         for host in &frame.hosts {
             writeln!(out.writer, "{}", json::line(&host.snapshot, &host.context)?)?;

@@ -8,7 +8,7 @@ use engine::model::{ProcessKey, SiteName};
 use engine::view::{GroupBy, ProcessOrder, SiteOrder};
 use formats::report::tables::processes::ProcessColumn;
 
-use super::frame::{FrameHistory, TopFrame};
+use super::frame::{FrameHistory, HeldFrame, TopFrame};
 use super::pages::listing::{Cursor, Target};
 use super::source::Details;
 use super::theme::Theme;
@@ -128,9 +128,8 @@ pub(crate) struct State {
     pub(crate) is_ascii: bool,
     pub(crate) interval: Duration,
     pub(crate) speed: f64,
-    pub(crate) is_paused: bool,
-    /// Number of frames before the newest one.
-    pub(crate) back: usize,
+    /// The frame on the screen; `None` for the newest one.
+    pub(crate) held: Option<HeldFrame>,
     /// State that later ones are compared with.
     pub(crate) baseline: Option<Arc<TopFrame>>,
     pub(crate) history: FrameHistory,
@@ -216,18 +215,19 @@ impl State {
 
     /// Adds a frame. What is shown stays while the screen is frozen.
     pub(crate) fn push(&mut self, frame: TopFrame) {
-        let before = self.history.len();
         self.history.push(Arc::new(frame));
-        if self.is_paused || self.back > 0 {
-            let added = self.history.len().saturating_sub(before);
-            self.back = (self.back + added).min(self.history.len().saturating_sub(1));
+        if let Some(held) = &mut self.held {
+            self.history.refresh(held);
         }
+    }
+
+    /// Returns the frame on the screen, and its number.
+    pub(crate) fn shown(&self) -> Option<(u64, &Arc<TopFrame>)> {
+        self.held.as_ref().map_or_else(|| self.history.newest(), |it| Some((it.number, &it.frame)))
     }
 
     /// Rewinds (or goes forward, if negative) by a number of frames.
     pub(crate) fn rewind(&mut self, by: isize) {
-        let last = self.history.len().saturating_sub(1);
-        self.back = self.back.saturating_add_signed(by).min(last);
-        self.is_paused = self.back > 0;
+        self.held = self.history.rewind(self.held.take(), by);
     }
 }

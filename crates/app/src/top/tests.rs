@@ -172,6 +172,10 @@ fn processes_are_filtered_sorted_and_grouped() {
     session.press(&[KeyCode::Esc]);
     session.chars("l");
     assert!(!session.draw().join("\n").contains("oom.py"));
+    session.chars("/no such process");
+    session.press(&[KeyCode::Enter, KeyCode::Char('2')]);
+    session.assert_shows("Nothing matches; Esc shows all processes.");
+    session.press(&[KeyCode::Esc, KeyCode::Char('1')]);
     session.chars("lu");
     session.assert_shows("2 of 5 leak");
     // Enter folds the group.
@@ -228,6 +232,8 @@ fn narrow_screens_keep_lines_and_used_memory() {
     session.assert_shows("FULL IN 4 min");
     session.chars("2");
     session.assert_shows(":16,13 capt");
+    session.press(&[KeyCode::Enter]);
+    session.assert_shows("likely");
     session.press(&[KeyCode::Char('1'), KeyCode::Enter]);
     session.advance(1);
     session.assert_shows(".py:16 ");
@@ -245,14 +251,98 @@ fn frozen_and_rewound_screens_do_not_change() {
     let frozen = session.draw();
     session.advance(5);
     assert_eq!(session.draw()[1..], frozen[1..]);
+    session.assert_shows("PAUSED 5.0s");
     session.chars("[[[");
-    session.assert_shows("REWOUND");
+    session.assert_shows("REWOUND 8.0s");
     let rewound = session.draw();
     session.advance(5);
     assert_eq!(session.draw()[1..], rewound[1..]);
     session.press(&[KeyCode::End]);
     assert!(!session.draw()[0].contains("REWOUND"));
     assert_ne!(session.draw()[1..], frozen[1..]);
+}
+
+/// Returns the newest frame `seconds` later, without processes.
+fn without_processes(session: &Session, seconds: u64) -> TopFrame {
+    let mut frame = TopFrame::clone(session.state.history.newest().unwrap().1);
+    let snapshot = &mut frame.hosts[0].snapshot;
+    snapshot.processes.clear();
+    snapshot.at.0 += seconds * 1_000_000_000;
+    frame
+}
+
+#[test]
+fn frozen_screen_keeps_charts_of_processes_that_end() {
+    let mut session = Session::new(PYTORCH, 100, 24);
+    session.advance(20);
+    session.press(&[KeyCode::Enter]);
+    session.advance(1);
+    session.chars(" ");
+    let frozen = session.draw();
+    assert!(frozen.iter().filter(|line| line.contains('█')).count() > 2, "{frozen:?}");
+    // More than are kept for rewinding.
+    for seconds in 1..2000 {
+        session.state.push(without_processes(&session, seconds));
+    }
+    assert_eq!(session.draw()[1..], frozen[1..]);
+    session.chars(" ");
+    session.assert_shows("has exited");
+}
+
+#[test]
+fn marks_are_shown_in_charts_and_lists() {
+    use engine::model::{Mark, MarkKind, Timestamp};
+    let mut session = Session::new(PYTORCH, 120, 30);
+    session.advance(10);
+    session.press(&[KeyCode::Enter]);
+    session.advance(1);
+    let Page::Sites { key, .. } = session.state.page() else { panic!("no process") };
+    let mark = |at: Timestamp, pid: Pid, kind, label: &str| Mark {
+        at,
+        pid: (pid != Pid(0)).then_some(pid),
+        kind,
+        label: label.into(),
+    };
+    let newest = |session: &Session| TopFrame::clone(session.state.history.newest().unwrap().1);
+    let mut frame = newest(&session);
+    let snapshot = &mut frame.hosts[0].snapshot;
+    snapshot.at.0 += 1_000_000;
+    let at = snapshot.at;
+    snapshot.marks = vec![
+        // Longer ago than the charts reach.
+        mark(Timestamp(1), key.pid, MarkKind::Point, "earlier"),
+        mark(at, key.pid, MarkKind::Point, "epoch 1"),
+        mark(at, Pid(1), MarkKind::Point, "of another"),
+    ];
+    session.state.push(frame);
+    session.advance(9);
+    let mut frame = newest(&session);
+    frame.hosts[0].snapshot.at.0 += 1_000_000;
+    frame.hosts[0].snapshot.marks = vec![
+        // An agent repeats marks.
+        mark(at, key.pid, MarkKind::Point, "epoch 1"),
+        mark(frame.hosts[0].snapshot.at, Pid(0), MarkKind::Begin, "test\u{1b}[2J"),
+    ];
+    session.state.push(frame);
+    session.advance(1);
+    // A label without room is left out as a whole.
+    let mut frame = newest(&session);
+    frame.hosts[0].snapshot.at.0 += 1_000_000;
+    let at = frame.hosts[0].snapshot.at;
+    frame.hosts[0].snapshot.marks = vec![mark(at, Pid(0), MarkKind::Point, "epoch 2")];
+    session.state.push(frame);
+    session.assert_screen("marks-120x30");
+    session.chars("6");
+    let screen = session.draw();
+    let marks: Vec<_> = screen.iter().filter(|line| line.contains(" mark ")).collect();
+    // Of the list, and the newest one above.
+    assert_eq!(marks.len(), 6, "{screen:?}");
+    // Marks are not incidents.
+    assert!(screen.iter().any(|line| line.ends_with("6 Incidents (1)")), "{screen:?}");
+    session.chars("{");
+    assert!(session.draw().join("\n").contains("epoch 1"));
+    session.chars("[[[");
+    assert!(!session.draw().join("\n").contains("epoch 1"));
 }
 
 #[test]
@@ -325,7 +415,7 @@ fn hostile_names_do_not_reach_the_terminal() {
     let process = ProcessView { key, name: hostile.into(), identity, ..ProcessView::default() };
     let mut session = Session::new(PYTORCH, 120, 24);
     session.advance(1);
-    let mut frame = TopFrame::clone(session.state.history.get(0).unwrap().1);
+    let mut frame = TopFrame::clone(session.state.history.newest().unwrap().1);
     let host: &mut HostFrame = &mut frame.hosts[0];
     host.name = hostile.to_owned();
     host.snapshot = Snapshot { processes: vec![process], ..host.snapshot.clone() };
@@ -368,7 +458,9 @@ fn answers_of_an_agent_give_the_same_view() {
     let mut session = at_the_end(80, 24);
     session.press(&[KeyCode::Enter]);
     session.advance(1);
-    let host = session.state.history.get(0).unwrap().1.hosts[0].clone();
+    let mut host = session.state.history.newest().unwrap().1.hosts[0].clone();
+    let (at, pid, kind) = (host.snapshot.at, Some(Pid(7)), engine::model::MarkKind::End);
+    host.snapshot.marks = vec![engine::model::Mark { at, pid, kind, label: "warmup".into() }];
     let report = formats::report::live::json::ReportJson::new(&host.snapshot, &host.context);
     let mut answer = serde_json::to_value(report).unwrap();
     answer["api"] = "v1".into();
@@ -377,6 +469,12 @@ fn answers_of_an_agent_give_the_same_view() {
     let mut context = read.context;
     context.clock = context.clock.in_utc();
     let again = HostFrame { snapshot: read.snapshot, context, ..host.clone() };
+    let marks = |host: &HostFrame| {
+        let (snapshot, clock) = (&host.snapshot, &host.context.clock);
+        let mark = |mark| formats::report::tables::incidents::of_mark(mark, snapshot, clock);
+        snapshot.marks.iter().map(mark).collect::<Vec<_>>()
+    };
+    assert_eq!(marks(&again), marks(&host));
     let text = view_text(&host);
     assert!(text.contains("leak, ") && text.contains("evidence"), "{text}");
     assert_eq!(view_text(&again), text);
@@ -389,6 +487,11 @@ fn answers_of_an_agent_give_the_same_view() {
     assert_eq!(torch(&again), torch(&host));
     // Another program's answer is refused.
     assert!(formats::import::agent::snapshot(b"{\"status\": \"success\"}", |clock| clock).is_err());
+    // And so is another version of the API.
+    answer["api"] = "v2".into();
+    assert!(
+        formats::import::agent::snapshot(answer.to_string().as_bytes(), |clock| clock).is_err()
+    );
     answer.as_object_mut().unwrap().remove("api");
     assert!(
         formats::import::agent::snapshot(answer.to_string().as_bytes(), |clock| clock).is_err()

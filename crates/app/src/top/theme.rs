@@ -53,7 +53,8 @@ impl Theme {
             Tone::Dim => color(Color::Gray, Color::DarkGray),
             Tone::Alarm => color(Color::LightRed, Color::Red).add_modifier(Modifier::BOLD),
             Tone::Warning => color(Color::Yellow, Color::Magenta),
-            Tone::Good => color(Color::Green, Color::Green),
+            // The usual green is hardly legible on white.
+            Tone::Good => color(Color::Green, Color::Indexed(28)),
             Tone::Title => color(Color::Cyan, Color::Blue).add_modifier(Modifier::BOLD),
             Tone::Chart => color(Color::LightBlue, Color::Blue),
             Tone::Selected => plain.add_modifier(Modifier::REVERSED),
@@ -94,6 +95,7 @@ pub(crate) fn to_ascii(buffer: &mut Buffer) {
             "█" => "#",
             "·" | "•" => ".",
             "─" => "-",
+            "┬" => "+",
             "│" | "├" | "└" => "|",
             "▸" | "›" | "→" => ">",
             "▾" | "↓" => "v",

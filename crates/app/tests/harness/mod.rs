@@ -9,6 +9,7 @@ pub mod files;
 pub mod http;
 pub mod incidents;
 mod process;
+pub mod recorded_agent;
 
 pub use process::{ScopedProcess, Tracer, Workload, send_signal};
 

@@ -6,7 +6,7 @@ Reads steps as JSON from the first argument, and prints what the screen showed a
     {"gone": TEXT}      until the screen does not contain TEXT
     {"keys": TEXT}      press keys
     {"signal": NUMBER}  send a signal to the program
-    {"resize": [W, H]}  change the size of the terminal
+    {"resize": [W, H]}  change the size of the terminal; with "keys": TEXT, press keys at the same time
     {"screen": NAME}    store the screen
     {"stopped": true}   until the program is stopped; then continue it
     {"close": true}     close the terminal
@@ -179,6 +179,7 @@ class Session:
             size = struct.pack("HHHH", value[1], value[0], 0, 0)
             fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, size)
             os.kill(self.pid, signal.SIGWINCH)
+            os.write(self.terminal, step.get("keys", "").encode())
         elif name == "screen":
             self.result["screens"][value] = self.screen.text()
         elif name == "stopped":

@@ -29,6 +29,10 @@ static __always_inline __u64 read_user_u64(__u64 address)
 /* Bytes that a call pushes: the return address is in the link register. */
 #define CALL_BYTES 0
 
+/* Arguments in front of those of a function that returns a structure in memory: register x8 has its
+ * address. */
+#define RESULT_ARGUMENTS 0
+
 /* Maximum distance from the thread pointer down to pthread_self(): the C library keeps its
  * structure of a thread right below. Structures of two threads are further apart. */
 #define THREAD_BYTES 4096
@@ -63,10 +67,13 @@ static __always_inline __u64 thread_pointer(void)
 #else
 
 /* Bytes that a call pushes: the return address. */
-#define CALL_BYTES   8
+#define CALL_BYTES	 8
+
+/* Arguments in front of those of a function that returns a structure in memory: its address. */
+#define RESULT_ARGUMENTS 1
 
 /* pthread_self() is the thread pointer. */
-#define THREAD_BYTES 0
+#define THREAD_BYTES	 0
 
 static __always_inline __u64 code_address(__u64 word)
 {

@@ -219,6 +219,29 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 		record->flags |= VS_DEVICE_KNOWN;
 }
 
+/* Reads data that may end in the page that it begins in. */
+static __always_inline void read_data(__u8 *to, __u32 bytes, __u64 from)
+{
+	__u32 rest = 4096 - (from & 4095);
+
+	if (bytes > rest)
+		bytes = rest;
+	if (bytes > VS_DESCRIPTOR)
+		bytes = VS_DESCRIPTOR;
+	__builtin_memset(to, 0, VS_DESCRIPTOR);
+	bpf_probe_read_user(to, bytes, (void *)from);
+}
+
+/* Reads the header of an image. The runtime passes a fat binary in a wrapper. */
+static __always_inline void read_image(__u8 *to, __u32 bytes, __u64 from)
+{
+	__u32 *words = (__u32 *)to;
+
+	read_data(to, bytes, from);
+	if (words[0] == VS_FATBIN_WRAPPER && words[1] == VS_FATBIN_WRAPPER_VERSION)
+		read_data(to, bytes, read_user_u64(from + VS_FATBIN_WRAPPER_DATA));
+}
+
 /* Returns the first out value. */
 static __always_inline __u64 record_call(struct thread_state *thread,
 					 const struct inflight_call *call, int result)
@@ -237,11 +260,15 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 
 			fill_head(&full->call.head, VS_CALL_DESCRIPTOR);
 			fill_call(&full->call, thread, call, result, &out);
+			if (hooks[hook].flags & VS_DATA) {
+				read_image(full->descriptor, bytes, from);
+				submit(full);
+				return out;
+			}
 			__builtin_memset(full->descriptor, 0, sizeof(full->descriptor));
 			if (bytes > VS_DESCRIPTOR)
 				bytes = VS_DESCRIPTOR;
-			if (bpf_probe_read_user(full->descriptor, bytes, (void *)from) &&
-			    !(hooks[hook].flags & VS_DATA))
+			if (bpf_probe_read_user(full->descriptor, bytes, (void *)from))
 				full->call.flags |= VS_OUT_UNREADABLE;
 			submit(full);
 			return out;

@@ -85,7 +85,7 @@ __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
 	return 0;
 }
 
-static __always_inline void fill_head(struct vs_head *head, __u16 kind)
+static __always_inline void fill_head_at(struct vs_head *head, __u16 kind, __u64 now)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
@@ -94,7 +94,12 @@ static __always_inline void fill_head(struct vs_head *head, __u16 kind)
 	head->result = 0;
 	head->pid = id >> 32;
 	head->tid = (__u32)id;
-	head->at = bpf_ktime_get_ns();
+	head->at = now;
+}
+
+static __always_inline void fill_head(struct vs_head *head, __u16 kind)
+{
+	fill_head_at(head, kind, bpf_ktime_get_ns());
 }
 
 /* Sends a record that consists of a head only; for an exec, `result` is the exec generation. */

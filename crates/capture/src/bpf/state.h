@@ -171,6 +171,14 @@ struct loop_state {
 	struct vs_known_stack_key key;
 };
 
+/* Sampling of the blocks of a thread. */
+struct block_sampling {
+	__u64 since;  /* begin of the period */
+	__s64 left;   /* bytes up to the next sample */
+	__u32 stacks; /* captured in the period */
+	__u32 power;  /* binary logarithm of the interval; 0: none, every block is sampled */
+};
+
 struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
 	__u32 inflight;
@@ -187,7 +195,8 @@ struct thread_state {
 	 * of functions of a probe has 512 bytes of stack in total. */
 	__u64 words[VS_WORDS];
 	struct loop_state loop;
-	struct stack_ref ref;	     /* result of capture_stack() */
+	struct stack_ref ref; /* result of capture_stack() */
+	struct block_sampling sampling;
 	__u64 contexts[VS_CONTEXTS]; /* ring: level n is at n modulo the size */
 };
 

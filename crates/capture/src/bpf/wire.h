@@ -107,9 +107,18 @@ enum vs_stacks {
 /* What is recorded about blocks of allocators in processes. */
 enum vs_blocks {
 	VS_BLOCKS_OFF = 0,
-	VS_BLOCKS_TOTALS = 1, /* without stacks */
-	VS_BLOCKS_FULL = 2,
+	VS_BLOCKS_TOTALS = 1,  /* without stacks */
+	VS_BLOCKS_SAMPLED = 2, /* stacks of all blocks, or of a sample if there are many */
+	VS_BLOCKS_FULL = 3,
 };
+
+/* Sampling of stacks: see `sampling.rs` of the engine. A thread that captures more than
+ * VS_SAMPLE_STACKS in a period doubles its interval; with less than a quarter it halves it. */
+#define VS_SAMPLE_MIN_SHARE	 16 /* one in 16 blocks is sampled, however small they are */
+#define VS_SAMPLE_STACKS	 256
+#define VS_SAMPLE_PERIOD	 27 /* binary logarithm of nanoseconds */
+#define VS_SAMPLE_FIRST_INTERVAL 10 /* binary logarithm of bytes */
+#define VS_SAMPLE_LAST_INTERVAL	 34
 
 /* Probed functions of allocators; attach cookies of their probes. */
 enum vs_block_call {
@@ -118,6 +127,15 @@ enum vs_block_call {
 	VS_BLOCK_CUPY_ALLOC = 2,
 	VS_BLOCK_CUPY_FREE = 3,
 	VS_BLOCK_XLA = 4, /* a block was allocated or freed */
+	VS_BLOCK_RMM_ALLOC = 5,
+	VS_BLOCK_RMM_FREE = 6,
+};
+
+/* The structure that the CUDA runtime passes instead of a fat binary. */
+enum vs_fatbin_wrapper {
+	VS_FATBIN_WRAPPER = 1180844977, /* 0x466243b1, its first word */
+	VS_FATBIN_WRAPPER_VERSION = 1,	/* its second word */
+	VS_FATBIN_WRAPPER_DATA = 8,	/* offset of the pointer to the fat binary */
 };
 
 /* What a probe does with a call; from VS_ACTION_CAPTURE_BEGIN on in addition to recording it. */
@@ -202,6 +220,7 @@ enum vs_call_flag {
 	VS_STACK_LOST = 16,    /* the stack did not fit into the ring */
 	VS_PYTHON_LOST = 32,   /* the Python stack did not fit into the ring */
 	VS_CAPTURE_ENDED = 64, /* the call ended the capture */
+	VS_SKIPPED = 128,      /* the block was not sampled */
 };
 
 enum vs_filter {
@@ -491,9 +510,11 @@ struct vs_block {
 	__u64 reserved;	 /* PyTorch: bytes of the device that the allocator holds */
 	__u64 stack;
 	__u64 python;
-	__u64 pool;   /* address of the pool; 0: one per device */
-	__s32 device; /* -1: that of the memory with the block */
-	__u32 flags;  /* enum vs_call_flag */
+	__u64 pool;    /* address of the pool; 0: one per device */
+	__s32 device;  /* -1: that of the memory with the block */
+	__u16 flags;   /* enum vs_call_flag */
+	__u8 interval; /* binary logarithm of the sampling interval; 0: all blocks have a stack */
+	__u8 unused;
 };
 VS_SIZE(vs_block, 88);
 

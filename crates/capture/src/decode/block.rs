@@ -3,6 +3,7 @@
 use engine::model::blocks::{Allocator, AllocatorTotals, BlockEvent, BlockOp};
 use engine::model::event::EventKind;
 use engine::model::ids::DeviceId;
+use engine::model::sampling::{Sampling, SamplingInterval};
 
 use super::call::ResolveSite;
 use super::{Record, RecordBody, StackRef};
@@ -23,6 +24,7 @@ pub struct BlockRecord {
     device: Option<DeviceId>,
     totals: Option<AllocatorTotals>,
     stack: Option<StackRef>,
+    sampling: Sampling,
 }
 
 impl BlockRecord {
@@ -33,6 +35,7 @@ impl BlockRecord {
             wire::VS_BLOCK_TORCH_OOM => (Allocator::PyTorch, true),
             wire::VS_BLOCK_CUPY_ALLOC | wire::VS_BLOCK_CUPY_FREE => (Allocator::CuPy, false),
             wire::VS_BLOCK_XLA => (Allocator::Xla, false),
+            wire::VS_BLOCK_RMM_ALLOC | wire::VS_BLOCK_RMM_FREE => (Allocator::Rmm, false),
             _ => return None,
         };
         let device = match record.device {
@@ -48,20 +51,27 @@ impl BlockRecord {
             pool,
             device,
             totals: allocator.reports_totals().then_some(totals),
-            stack: StackRef::new(NO_HOOK, stack, python, flags),
+            stack: StackRef::new(NO_HOOK, stack, python, flags.into()),
+            sampling: match SamplingInterval::from_log2(record.interval) {
+                None => Sampling::All,
+                Some(interval) if u32::from(flags) & wire::VS_SKIPPED != 0 => {
+                    Sampling::Skipped(interval)
+                }
+                Some(interval) => Sampling::Sampled(interval),
+            },
         });
         Some(Record::new(&head, body))
     }
 
     /// Returns the event; `None` for a block of zero bytes.
     pub(super) fn event(&self, site: ResolveSite<'_>) -> Option<EventKind> {
-        let Self { allocator, address, length, pool, device, totals, .. } = *self;
+        let Self { allocator, address, length, pool, device, totals, sampling, .. } = *self;
         let bytes = length.unsigned_abs();
         let mut site = || self.stack.and_then(&mut *site);
         let op = match (self.out_of_memory, length) {
             (true, _) => BlockOp::OutOfMemory { bytes: length.cast_unsigned(), site: site() },
             (false, 0) => return None,
-            (false, 1..) => BlockOp::Allocated { address, bytes, site: site() },
+            (false, 1..) => BlockOp::Allocated { address, bytes, site: site(), sampling },
             (false, _) => BlockOp::Freed { address, bytes },
         };
         Some(EventKind::Block(BlockEvent { allocator, op, pool, device, totals }))
@@ -105,8 +115,9 @@ mod tests {
     #[test]
     fn blocks_are_allocated_freed_or_out_of_memory() {
         let address = 0x1000;
+        let allocated = |sampling| BlockOp::Allocated { address, bytes: 512, site: None, sampling };
         for (call, bytes, expected) in [
-            (wire::VS_BLOCK_TORCH, 512, BlockOp::Allocated { address, bytes: 512, site: None }),
+            (wire::VS_BLOCK_TORCH, 512, allocated(Sampling::All)),
             (wire::VS_BLOCK_TORCH, -512, BlockOp::Freed { address, bytes: 512 }),
             (wire::VS_BLOCK_TORCH_OOM, 512, BlockOp::OutOfMemory { bytes: 512, site: None }),
             (wire::VS_BLOCK_TORCH, i64::MIN, BlockOp::Freed { address, bytes: 1 << 63 }),
@@ -121,11 +132,33 @@ mod tests {
     }
 
     #[test]
+    fn sampled_blocks_have_their_interval() {
+        let interval = SamplingInterval::from_bytes(1 << 16).unwrap();
+        let skipped = wire::VS_SKIPPED as u8;
+        for (flags, power, expected) in [
+            (0, 0, Sampling::All),
+            (skipped, 0, Sampling::All),
+            (0, 16, Sampling::Sampled(interval)),
+            (skipped, 16, Sampling::Skipped(interval)),
+            (0, 200, Sampling::All),
+        ] {
+            let mut bytes = record(wire::VS_BLOCK_TORCH, 512, 0, 0);
+            let end = bytes.len();
+            bytes[end - 4..].copy_from_slice(&[flags, 0, power, 0]);
+            let event = block_event(&bytes).unwrap();
+            let BlockOp::Allocated { sampling, .. } = event.op else { panic!("{event:?}") };
+            assert_eq!(sampling, expected, "{flags} {power}");
+        }
+    }
+
+    #[test]
     fn allocators_without_totals_have_pools() {
         for (call, bytes, device, expected) in [
             (wire::VS_BLOCK_CUPY_ALLOC, 512, 1, (Allocator::CuPy, Some(DeviceId(1)))),
             (wire::VS_BLOCK_CUPY_FREE, -512, 0, (Allocator::CuPy, Some(DeviceId(0)))),
             (wire::VS_BLOCK_XLA, -256, -1, (Allocator::Xla, None)),
+            (wire::VS_BLOCK_RMM_ALLOC, 256, -1, (Allocator::Rmm, None)),
+            (wire::VS_BLOCK_RMM_FREE, -256, -1, (Allocator::Rmm, None)),
         ] {
             let event = block_event(&record(call, bytes, device, 0)).unwrap();
             assert_eq!((event.allocator, event.device), expected);

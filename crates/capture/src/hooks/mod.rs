@@ -7,12 +7,14 @@ pub(crate) mod bpf_row;
 mod meaning;
 mod objects;
 mod table;
+#[cfg(test)]
+mod tests;
 mod unhooked;
 
 pub use objects::ObjectEffect;
 pub use table::HOOKS;
 pub use unhooked::{
-    is_unknown_memory_function, looks_like_memory_function, looks_like_object_function, unhooked,
+    is_unlisted_memory_function, looks_like_memory_function, looks_like_object_function, unhooked,
     unhooked_object,
 };
 

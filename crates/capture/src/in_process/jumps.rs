@@ -2,13 +2,13 @@
 //! can replace one: calls of the function are then not recorded, and values of the process not
 //! exact.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
 
-use super::area::{Header, RowState};
-use crate::hooks::HOOKS;
+use super::area::Header;
+use super::open_area::Area;
+use super::source::is_wrapped;
 use crate::plan::entry::native::JUMP;
 
 /// How often the jumps of a process are checked.
@@ -18,7 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Jumps {
     next: Instant,
-    /// Rows whose jump was replaced.
+    /// Functions whose jump was replaced.
     replaced: Vec<usize>,
 }
 
@@ -31,22 +31,23 @@ impl Default for Jumps {
 impl Jumps {
     /// Returns the functions whose jump was replaced since the last call; checks once per
     /// [`CHECK_INTERVAL`].
-    pub(super) fn replaced(&mut self, pid: Pid, header: &Header) -> Vec<&'static str> {
+    pub(super) fn replaced(&mut self, pid: Pid, header: &Header) -> Vec<Box<str>> {
         if Instant::now() < self.next {
             return Vec::new();
         }
         self.next = Instant::now() + CHECK_INTERVAL;
-        let wrapped =
-            |hook: &usize| header.rows[*hook].load(Ordering::Relaxed) == RowState::Wrapped as u8;
-        let hooks: Vec<usize> = (0..HOOKS.len().min(header.rows.len())).filter(wrapped).collect();
-        let addresses: Vec<u64> = hooks.iter().map(|hook| header.jump_addresses[*hook]).collect();
+        let functions: Vec<(usize, Box<str>)> = Area::functions(header)
+            .filter(|(function, _)| is_wrapped(&header.rows[*function]))
+            .collect();
+        let addresses: Vec<u64> =
+            functions.iter().map(|(function, _)| header.jump_addresses[*function]).collect();
         let Some(found) = read(pid, &addresses) else { return Vec::new() };
         let mut names = Vec::new();
-        for (hook, found) in hooks.into_iter().zip(found) {
-            let expected = header.jumps[hook].to_le_bytes();
-            if found[..] != expected[..JUMP] && !self.replaced.contains(&hook) {
-                self.replaced.push(hook);
-                names.extend(HOOKS.get(hook).map(|hook| hook.symbol));
+        for ((function, name), found) in functions.into_iter().zip(found) {
+            let expected = header.jumps[function].to_le_bytes();
+            if found[..] != expected[..JUMP] && !self.replaced.contains(&function) {
+                self.replaced.push(function);
+                names.push(name);
             }
         }
         names

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,11 +14,14 @@ use engine::model::ids::Pid;
 
 use super::area::{
     COMPLETE, Header, LAYOUT_VERSION, MAGIC, Offsets, RECORD_HEADER, RecordHeader, Ring, Sizes,
+    UnknownFunction,
 };
 use super::jumps::Jumps;
 use super::known_stack_store::KnownStackStore;
 use super::process_end::{ProcessEnd, ProcessWatch, holder};
 use crate::decode::ExecGeneration;
+use crate::hooks::HOOKS;
+use crate::wire::VS_MAX_HOOKS;
 
 /// Number of read bytes after which the space is returned to the producers.
 const RELEASE_BYTES: u64 = 64 << 10;
@@ -102,6 +106,8 @@ pub(super) struct Area {
     /// Whether tensors are tracked, as last reported.
     pub(super) tensors: Option<BlockTracking>,
     pub(super) known_stacks: KnownStackStore,
+    /// Numbers of the driver's functions that the hook table does not have.
+    pub(super) unknown: Vec<u16>,
     jumps: Jumps,
     /// Positions of the source that are not reached yet, and the heads of the ring at that time.
     unread: VecDeque<(u64, u64)>,
@@ -160,6 +166,7 @@ impl Area {
             is_announced: Cell::new(false),
             tensors: None,
             known_stacks: KnownStackStore::default(),
+            unknown: Vec::new(),
             jumps: Jumps::default(),
             unread: VecDeque::new(),
         }))
@@ -168,6 +175,18 @@ impl Area {
     pub(super) fn header(&self) -> &Header {
         // SAFETY: as in `open`. The process only changes atomics.
         unsafe { &*self.main.start.cast::<Header>() }
+    }
+
+    /// Returns the numbers and names of the driver's functions: rows of the hook table, then those
+    /// that it does not have.
+    pub(super) fn functions(header: &Header) -> impl Iterator<Item = (usize, Box<str>)> {
+        let rows = HOOKS.iter().map(|hook| hook.symbol.into()).enumerate();
+        let name = |function: &UnknownFunction| {
+            let name = CStr::from_bytes_until_nul(&function.name).ok()?.to_str().ok()?;
+            (!name.is_empty()).then(|| name.into())
+        };
+        let unknown = header.unknown.iter().map_while(name);
+        rows.chain((VS_MAX_HOOKS..).zip(unknown))
     }
 
     /// Returns a table of the area, as entries of `T`.
@@ -190,7 +209,7 @@ impl Area {
     }
 
     /// Returns the functions whose calls a probe of another tool hides since the last call.
-    pub(super) fn hidden_calls(&mut self) -> Vec<&'static str> {
+    pub(super) fn hidden_calls(&mut self) -> Vec<Box<str>> {
         let mut jumps = std::mem::take(&mut self.jumps);
         let hidden = jumps.replaced(self.pid, self.header());
         self.jumps = jumps;

@@ -21,10 +21,12 @@ use crate::decode::{ExecGeneration, Record, RecordBody};
 use crate::error::Error;
 use crate::files::{Mapping, parse};
 use crate::hooks::HOOKS;
+use crate::libraries::is_driver_name;
 use crate::session::processes::ProcessTable;
 use crate::session::trace_mode::WireMode;
-use crate::session::{Notice, SessionOptions, Source, StackMode};
+use crate::session::{Notice, SessionOptions, Source, StackMode, UnknownCalls, UnknownFunctions};
 use crate::stacks::{StackRecord, read};
+use crate::wire::VS_MAX_HOOKS;
 
 /// Maximum bytes of records per batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -54,6 +56,8 @@ pub(crate) struct InProcess {
     failures: [u32; START_FAILURES],
     /// Processes that are not traced and were not reported as lost yet.
     untraced: u64,
+    unknown_calls: UnknownCalls,
+    unknown_functions: UnknownFunctions,
     notices: Vec<Notice>,
     /// Executable mappings of new processes.
     mmaps: Vec<Mapping>,
@@ -65,10 +69,13 @@ pub(crate) struct InProcess {
 impl InProcess {
     pub(crate) fn start(options: &SessionOptions, dir: CollectorDir) -> Result<Self, Error> {
         let control = dir.open(options).map_err(Error::SharedMemory)?;
+        let areas = Tables::default();
         Ok(Self {
             dir,
             control,
-            areas: Tables::default(),
+            unknown_calls: UnknownCalls::with_table(areas.unknown_calls()),
+            unknown_functions: UnknownFunctions::default(),
+            areas,
             stacks: Vec::new(),
             decode_errors: 0,
             has_more: false,
@@ -122,7 +129,7 @@ impl InProcess {
             let mapping = format!("{} (deleted)", path.display());
             match Area::open(file, self.control.sizes, mapping) {
                 Ok(None) => {}
-                Ok(Some(area)) => {
+                Ok(Some(mut area)) => {
                     let _ = fs::remove_file(&path);
                     let mappings = self.dir.path().join(mappings_file(number));
                     let text = fs::read(&mappings).unwrap_or_default();
@@ -131,6 +138,7 @@ impl InProcess {
                     self.mmaps.extend(parse(area.pid, &text, is_code));
                     self.opened = self.opened.wrapping_add(1);
                     self.notices.push(wrapped_notice(&area));
+                    self.number_unknown(&mut area);
                     self.areas.lock().open.push(area);
                 }
                 Err(error) => {
@@ -139,6 +147,20 @@ impl InProcess {
                     self.notices.push(Notice::NotAttached { reason: error.to_string() });
                 }
             }
+        }
+    }
+
+    /// Numbers the driver's functions that the hook table does not have, and reports new ones.
+    fn number_unknown(&mut self, area: &mut Area) {
+        let unknown = Area::functions(area.header()).skip(HOOKS.len());
+        let names: Vec<Box<str>> = unknown.map(|(_, name)| name).collect();
+        let before = self.unknown_functions.len();
+        area.unknown = names.iter().map_while(|name| self.unknown_functions.number(name)).collect();
+        if self.unknown_functions.len() > before {
+            let own =
+                self.mmaps.iter().find(|one| one.pid == area.pid && is_driver_name(&one.path));
+            let path = own.map_or_else(|| "libcuda.so.1".into(), |driver| driver.path.clone());
+            self.notices.push(Notice::UnknownFunctions { path, functions: names });
         }
     }
 
@@ -173,23 +195,24 @@ impl Drop for InProcess {
 }
 
 /// Returns the functions of a process that could not be wrapped.
-fn missing(area: &Area) -> Vec<&'static str> {
-    let states = area.header().rows.iter().zip(HOOKS);
-    let is_missing = |state: &AtomicU8| {
-        let state = state.load(Ordering::Acquire);
+fn missing(area: &Area) -> Vec<Box<str>> {
+    let header = area.header();
+    let is_missing = |function: usize| {
+        let state = header.rows[function].load(Ordering::Acquire);
         state == RowState::UnknownPrologue as u8 || state == RowState::Foreign as u8
     };
-    states.filter(|(state, _)| is_missing(state)).map(|(_, hook)| hook.symbol).collect()
+    let functions = Area::functions(header);
+    functions.filter(|(function, _)| is_missing(*function)).map(|(_, name)| name).collect()
 }
 
-fn is_wrapped(state: &AtomicU8) -> bool {
+pub(super) fn is_wrapped(state: &AtomicU8) -> bool {
     state.load(Ordering::Acquire) == RowState::Wrapped as u8
 }
 
 /// Returns whether blocks of PyTorch's caching allocator are recorded; `None` while PyTorch is not
 /// loaded.
 fn tensor_tracking(area: &Area) -> Option<BlockTracking> {
-    let rows = area.header().rows.get(HOOKS.len()..)?;
+    let rows = area.header().rows.get(HOOKS.len()..VS_MAX_HOOKS)?;
     if rows.iter().any(is_wrapped) {
         return Some(BlockTracking::Active);
     }
@@ -322,10 +345,15 @@ impl Source for InProcess {
 
     fn poll_counters(
         &mut self,
-        _now: Timestamp,
-        _processes: &mut ProcessTable,
+        now: Timestamp,
+        processes: &mut ProcessTable,
     ) -> Result<u64, Error> {
-        Ok(self.areas.lock().lost())
+        let (lost, unknown) = {
+            let areas = self.areas.lock();
+            (areas.lost(), areas.unknown())
+        };
+        self.unknown_calls.poll(unknown, &self.unknown_functions, now, processes)?;
+        Ok(lost)
     }
 
     fn drain_mmaps(&mut self) -> Vec<Mapping> {

@@ -10,7 +10,7 @@ use super::open_area::Area;
 use crate::session::{MapEntry, Table};
 use crate::wire::{
     CopyKey, KnownStack, KnownStackKey, LaunchKey, Lost, LostKey, SentFramesKey, ToWire,
-    WirePython, parse,
+    UnknownKey, WirePython, parse,
 };
 
 /// State of an entry of the table of copies that is in use.
@@ -20,8 +20,8 @@ const USED: u32 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Areas {
     pub(super) open: Vec<Area>,
-    /// Lost records of closed areas.
-    pub(super) lost_before: u64,
+    /// Lost records of closed areas, and their calls of unknown functions.
+    closed: (u64, u64),
 }
 
 /// A part of the areas that is accessed as a table.
@@ -30,6 +30,7 @@ enum Part {
     Losses,
     Launches,
     Copies,
+    Unknown,
     KnownStacks,
     SentFrames,
     Pythons,
@@ -66,6 +67,10 @@ impl Tables {
         self.table(Part::Copies)
     }
 
+    pub(crate) fn unknown_calls(&self) -> Table {
+        self.table(Part::Unknown)
+    }
+
     pub(crate) fn known_stacks(&self) -> Table {
         self.table(Part::KnownStacks)
     }
@@ -88,6 +93,7 @@ impl SharedTable {
             Part::Losses => open.map(losses).collect(),
             Part::Launches => open.flat_map(launches).collect(),
             Part::Copies => open.flat_map(copies).collect(),
+            Part::Unknown => open.flat_map(unknown).collect(),
             Part::KnownStacks | Part::SentFrames | Part::Pythons => Vec::new(),
         }
     }
@@ -98,7 +104,7 @@ impl SharedTable {
         let updated = match self.part {
             Part::KnownStacks => update_known_stack(&mut areas, key, value),
             Part::Pythons => update_python(&mut areas, key, value),
-            Part::Losses | Part::Launches | Part::Copies | Part::SentFrames => None,
+            _ => None,
         };
         updated.unwrap_or(false)
     }
@@ -110,7 +116,7 @@ impl SharedTable {
             Part::KnownStacks => delete_known_stack(&mut areas, key),
             Part::SentFrames => delete_sent(&areas, key),
             // The others end with their area.
-            Part::Losses | Part::Launches | Part::Copies | Part::Pythons => None,
+            _ => None,
         };
     }
 }
@@ -118,19 +124,32 @@ impl SharedTable {
 impl Areas {
     /// Returns the number of lost records of all processes so far.
     pub(super) fn lost(&self) -> u64 {
-        self.lost_before + self.open.iter().map(lost).sum::<u64>()
+        self.closed.0 + self.open.iter().map(lost).sum::<u64>()
+    }
+
+    /// Returns the number of calls of unknown functions of all processes so far.
+    pub(super) fn unknown(&self) -> u64 {
+        self.closed.1 + self.open.iter().map(unknown_calls).sum::<u64>()
     }
 
     /// Closes the areas of processes whose end was reported.
     pub(super) fn close_ended(&mut self) {
-        let ended = self.open.extract_if(.., |area| area.is_done);
-        self.lost_before += ended.map(|area| lost(&area)).sum::<u64>();
+        for area in self.open.extract_if(.., |area| area.is_done) {
+            self.closed.0 += lost(&area);
+            self.closed.1 += unknown_calls(&area);
+        }
     }
 }
 
 /// Returns the number of lost records of an area.
 fn lost(area: &Area) -> u64 {
     area.header().losses.total.load(Ordering::Acquire)
+}
+
+/// Returns the number of calls of unknown functions in an area.
+fn unknown_calls(area: &Area) -> u64 {
+    let counters = area.unknown.iter().zip(&area.header().unknown);
+    counters.map(|(_, function)| function.calls.load(Ordering::Relaxed)).sum()
 }
 
 fn losses(area: &Area) -> MapEntry {
@@ -208,6 +227,14 @@ fn copies(area: &Area) -> Vec<MapEntry> {
         found.push((key.bytes(), sum.bytes()));
     }
     found
+}
+
+fn unknown(area: &Area) -> impl Iterator<Item = MapEntry> {
+    let (pid, exec_gen, start) = (area.pid.0, area.exec_gen.0, area.start);
+    area.unknown.iter().zip(&area.header().unknown).map(move |(function, counter)| {
+        let key = UnknownKey { pid, exec_gen, function: *function, start };
+        (key.bytes(), counter.calls.load(Ordering::Relaxed).bytes())
+    })
 }
 
 /// Returns the area of a running process.

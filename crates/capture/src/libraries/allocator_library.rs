@@ -32,6 +32,14 @@ const CUPY_FUNCTIONS: [(&[u8], u32); 2] = [
 /// `tsl::BFCAllocator::AddTraceMe(std::string_view, const void*, int64_t, int64_t)`.
 const XLA_FUNCTION: (&[u8], &[u8]) = (b"_ZN3tsl12BFCAllocator10AddTraceMeE", b"EEPKvll");
 
+/// Functions of RMM's pool, which each program that uses the pool calls in `librmm.so` from 26.6 on:
+/// `rmm::mr::detail::pool_memory_resource_impl::…`. In some versions the name has another namespace.
+const RMM_CLASS: &[u8] = b"2mr6detail25pool_memory_resource_impl";
+const RMM_FUNCTIONS: [(&[u8], u32); 2] = [
+    (b"19allocate_from_blockER", wire::VS_BLOCK_RMM_ALLOC),
+    (b"10free_blockEPvm", wire::VS_BLOCK_RMM_FREE),
+];
+
 /// A library that matters for tracing allocators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocatorFile {
@@ -68,7 +76,7 @@ impl AllocatorFile {
 
 /// Whether the functions of an allocator are exported; other functions are in the symbol table.
 const fn is_exported(allocator: Allocator) -> bool {
-    matches!(allocator, Allocator::PyTorch)
+    matches!(allocator, Allocator::PyTorch | Allocator::Rmm)
 }
 
 /// Calls that must be found in the library of an allocator; empty for those that cannot be probed.
@@ -77,7 +85,8 @@ const fn required(allocator: Allocator) -> &'static [u32] {
         Allocator::PyTorch => &[wire::VS_BLOCK_TORCH],
         Allocator::CuPy => &[wire::VS_BLOCK_CUPY_ALLOC, wire::VS_BLOCK_CUPY_FREE],
         Allocator::Xla => &[wire::VS_BLOCK_XLA],
-        Allocator::Rmm | Allocator::OnnxRuntime => &[],
+        Allocator::Rmm => &[wire::VS_BLOCK_RMM_ALLOC, wire::VS_BLOCK_RMM_FREE],
+        Allocator::OnnxRuntime => &[],
     }
 }
 
@@ -102,7 +111,13 @@ fn call_of(allocator: Allocator, name: &[u8]) -> Option<u32> {
             let (start, end) = XLA_FUNCTION;
             (name.starts_with(start) && name.ends_with(end)).then_some(wire::VS_BLOCK_XLA)
         }
-        Allocator::Rmm | Allocator::OnnxRuntime => None,
+        Allocator::Rmm => {
+            let name = name.strip_prefix(b"_ZN3rmm")?;
+            let at = name.windows(RMM_CLASS.len()).position(|part| part == RMM_CLASS)?;
+            let method = &name[at + RMM_CLASS.len()..];
+            RMM_FUNCTIONS.iter().find(|(start, _)| method.starts_with(start)).map(|(_, call)| *call)
+        }
+        Allocator::OnnxRuntime => None,
     }
 }
 
@@ -163,7 +178,9 @@ impl AllocatorLibrary {
         }
         // Probes are attached one after the other: if all blocks are seen, so are all OOMs and frees.
         points.sort_by_key(|(_, call)| {
-            matches!(*call, wire::VS_BLOCK_TORCH | wire::VS_BLOCK_CUPY_ALLOC)
+            let allocates =
+                [wire::VS_BLOCK_TORCH, wire::VS_BLOCK_CUPY_ALLOC, wire::VS_BLOCK_RMM_ALLOC];
+            allocates.contains(call)
         });
         Ok(Self { path: path.to_owned(), identity, points, file })
     }
@@ -233,6 +250,17 @@ mod tests {
         let start = "_ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIc";
         assert_eq!(xla(&format!("{start}EEPKvll")), Some(wire::VS_BLOCK_XLA));
         assert_eq!(xla(&format!("{start}EEPKv")), None);
+        // Names of librmm 26.6 and 26.10.
+        let rmm = |name: &str| call_of(Allocator::Rmm, name.as_bytes());
+        for (space, block) in [("", "RKNS1_5blockEm"), ("10_RMM_26_10", "RKNS2_5blockEm")] {
+            let class = format!("_ZN3rmm{space}2mr6detail25pool_memory_resource_impl");
+            let alloc = rmm(&format!("{class}19allocate_from_blockE{block}"));
+            assert_eq!(alloc, Some(wire::VS_BLOCK_RMM_ALLOC));
+            assert_eq!(rmm(&format!("{class}10free_blockEPvm")), Some(wire::VS_BLOCK_RMM_FREE));
+            assert_eq!(rmm(&format!("{class}11expand_poolEm")), None);
+        }
+        let fixed = "_ZN3rmm2mr6detail31fixed_size_memory_resource_impl10free_blockEPvm";
+        assert_eq!(rmm(fixed), None);
     }
 
     #[test]

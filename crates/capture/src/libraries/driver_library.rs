@@ -12,7 +12,7 @@ use object::{Endianness, Object, ObjectSegment};
 
 use crate::error::shortage;
 use crate::files::{Elf, map, open_regular, symbols};
-use crate::hooks::{HOOKS, is_unknown_memory_function};
+use crate::hooks::{HOOKS, is_unlisted_memory_function};
 use crate::libraries::ARCHITECTURE;
 use crate::plan::entry::AttachPoint;
 use crate::plan::entry::native::attach_point;
@@ -168,7 +168,7 @@ fn functions(elf: &Elf<'_>) -> (Vec<ProbedFunction>, Vec<UnknownFunction>) {
             found.insert(*hook, symbol);
         } else if let Ok(name) = str::from_utf8(name)
             && unknown.len() < MAX_UNKNOWN
-            && is_unknown_memory_function(name)
+            && is_unlisted_memory_function(name)
         {
             unknown.insert(name, symbol);
         }

@@ -76,8 +76,8 @@ pub enum PlanError {
     /// Capabilities are missing.
     #[error(
         "tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and \
-         CAP_DAC_READ_SEARCH (this is user {uid} without {}); try it with sudo, or in a container \
-         with --privileged --pid=host",
+         CAP_DAC_READ_SEARCH (this is user {uid} without {}); try it with sudo, in a container with \
+         --privileged --pid=host, or start the program with `vramscope run`, which needs no root",
         missing.join(", ")
     )]
     Capabilities {

@@ -59,7 +59,7 @@ use read::activity::{self, ActivityCounters, Ended};
 use read::losses::LossReader;
 use read::record_ring::{RecordRing, ring_error};
 use read::ring::Ring;
-use read::unknown_calls::UnknownCalls;
+pub(crate) use read::unknown_calls::{UnknownCalls, UnknownFunctions};
 pub use read::waiter::EventWaker;
 use read::waiter::Waiter;
 use source::Probes;

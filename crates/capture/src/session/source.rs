@@ -175,8 +175,8 @@ impl Source for Probes {
     ) -> Result<u64, Error> {
         let counters = ProbeCounters::from_map(&self.counters)?;
         self.left_captures.delete(counters.graphs)?;
-        let names = self.drivers.unknown_functions();
-        self.unknown_calls.poll(counters.unknown, names, now, processes)?;
+        let functions = self.drivers.unknown_functions();
+        self.unknown_calls.poll(counters.unknown, functions, now, processes)?;
         Ok(counters.lost)
     }
 

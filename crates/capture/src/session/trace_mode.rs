@@ -24,7 +24,8 @@ impl WireMode for AllocatorMode {
         match self {
             Self::Off => wire::VS_BLOCKS_OFF,
             Self::Totals => wire::VS_BLOCKS_TOTALS,
-            Self::Full | Self::WhileGrowing => wire::VS_BLOCKS_FULL,
+            Self::Sampled | Self::WhileGrowing => wire::VS_BLOCKS_SAMPLED,
+            Self::Full => wire::VS_BLOCKS_FULL,
         }
     }
 }

@@ -201,6 +201,13 @@ void shim_discard(void *data)
 	}
 }
 
+/* Drops all records. */
+static void shim_drop(void)
+{
+	while (shim.records_used)
+		free(shim.records[--shim.records_used].data);
+}
+
 unsigned long shim_available(void *ring)
 {
 	(void)ring;
@@ -236,8 +243,7 @@ static void shim_reset(void)
 			;
 	while (shim_remove(&shim.storage))
 		;
-	for (unsigned i = 0; i < shim.records_used; i++)
-		free(shim.records[i].data);
+	shim_drop();
 	memset(&shim, 0, sizeof(shim));
 	memset(&shim_now, 0, sizeof(shim_now));
 }

@@ -276,6 +276,55 @@ TEST(blocks_of_gpus_are_recorded)
 	CHECK_EQ(count_records(&records, VS_PROCESS), 1);
 }
 
+/* 1 - exp(-x) */
+static double probability(double x)
+{
+	double rest = 1 - x / (1 << 20);
+
+	for (int i = 0; i < 20; i++)
+		rest *= rest;
+	return 1 - rest;
+}
+
+/* Allocates blocks, one each microsecond. Returns the estimated bytes of all of them. */
+static double sampled_bytes(__u64 blocks, __u64 bytes)
+{
+	double estimate = 0;
+
+	for (__u64 i = 0; i < blocks; i++) {
+		struct vs_block *block;
+		double expected = 1.0 / VS_SAMPLE_MIN_SHARE;
+
+		shim_drop();
+		shim_now.time += 1000;
+		block_call(VS_BLOCK_TORCH, i, bytes, 1, 1, CUDA_DEVICE);
+		block = record(&records, VS_BLOCK, 0);
+		if (block->flags & VS_SKIPPED) {
+			CHECK_EQ(block->stack | block->python, 0);
+			continue;
+		}
+		expected += (double)bytes / (1UL << block->interval);
+		estimate += block->interval ? bytes / probability(expected) : bytes;
+	}
+	return estimate;
+}
+
+TEST(samples_of_blocks_are_unbiased)
+{
+	load_config.blocks = VS_BLOCKS_SAMPLED;
+	load_config.stacks = VS_STACKS_FRAME_POINTER;
+	for (__u64 bytes = 512; bytes <= 1 << 26; bytes <<= 6) {
+		double estimate = sampled_bytes(200000, bytes) / (200000.0 * bytes);
+
+		CHECK_EQ(estimate > 0.93 && estimate < 1.07, 1);
+	}
+	/* Slow again: all. */
+	shim_now.time += 60ULL << VS_SAMPLE_PERIOD;
+	CHECK_EQ(sampled_bytes(VS_SAMPLE_STACKS, 512) == VS_SAMPLE_STACKS * 512.0, 1);
+	load_config.blocks = VS_BLOCKS_FULL;
+	CHECK_EQ(sampled_bytes(10000, 512) == 10000 * 512.0, 1);
+}
+
 TEST(blocks_are_lost_before_driver_calls)
 {
 	shim.available = load_config.block_ring_limit + 1;

@@ -111,8 +111,9 @@ impl GroupSums {
 pub struct GroupTable {
     scope: MemoryScope,
     groups: Table<(u64, u64), (GroupKey, GroupSums)>,
-    /// All counted memory.
-    all: GroupSums,
+    /// All counted memory, its peak, and when that was first reached.
+    live: RunningSum,
+    peak: (RunningSum, Timestamp),
 }
 
 impl GroupTable {
@@ -123,14 +124,17 @@ impl GroupTable {
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
-        for delta in Delta::of(change) {
+        Delta::of(change).for_each(|delta| {
             let key = delta.key;
             let (_, sums) = self.groups.get(key.packed(), || (key, GroupSums::default()));
             sums.apply(&delta, change);
             if self.scope.counts(key.kind) {
-                self.all.apply(&delta, change);
+                delta.apply(&mut self.live);
+                if self.live > self.peak.0 {
+                    self.peak = (self.live, change.at);
+                }
             }
-        }
+        });
     }
 
     /// Memory that counts in this file.
@@ -146,6 +150,6 @@ impl GroupTable {
 
     /// Peak of the counted memory over all processes and devices, and when it was first reached.
     pub fn peak(&self) -> (u64, Timestamp) {
-        self.all.peak()
+        (self.peak.0.value(), self.peak.1)
     }
 }

@@ -85,7 +85,7 @@ impl Delta {
                 (Self { key: from, less, more: None }, Some(Self { key, less: None, more }))
             }
         };
-        [Some(first), second].into_iter().flatten()
+        std::iter::once(first).chain(second)
     }
 
     /// Whether it changes a sum of sizes.

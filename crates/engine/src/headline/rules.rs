@@ -220,9 +220,10 @@ impl FrameClass {
         if frame.language == Language::Synthetic {
             return Self::default();
         }
-        if let Some(&(part, _, layer, name)) = RULES.iter().find(|rule| matches(rule, frame)) {
+        let parts = FrameParts::of(frame);
+        if let Some(&(part, _, layer, name)) = RULES.iter().find(|rule| parts.match_rule(rule)) {
             let own = match part {
-                Part::Package => package(frame),
+                Part::Package => parts.package,
                 _ => frame.module.as_deref().map(library_name),
             };
             let name = if name.is_empty() { own.unwrap_or_default() } else { name };
@@ -236,25 +237,43 @@ impl FrameClass {
     }
 }
 
-fn matches(&(part, text, ..): &Rule, frame: &Frame) -> bool {
-    let module = frame.module.as_deref();
-    let file = frame.file.as_deref();
-    match part {
-        Part::Library => module.is_some_and(|path| base(path).starts_with(text)),
-        Part::Package => package(frame).is_some_and(|name| text.is_empty() || name == text),
-        Part::Path => [file, module].into_iter().flatten().any(|path| path.contains(text)),
-        Part::Directory => module.is_some_and(|path| path.starts_with(text)),
-        Part::Function | Part::Prefix | Part::Name => {
-            let name = plain_name(&frame.function);
-            let name = if part == Part::Prefix { last_component(name) } else { name };
-            let known = match (part, name.strip_prefix(text)) {
-                (Part::Function, Some(_)) | (Part::Name, Some("")) => true,
-                (Part::Prefix, Some(rest)) => {
-                    rest.starts_with(|first: char| first.is_ascii_uppercase())
-                }
-                _ => false,
-            };
-            frame.language == Language::Native && known
+/// What rules compare of a frame.
+struct FrameParts<'a> {
+    file: Option<&'a str>,
+    module: Option<&'a str>,
+    library: Option<&'a str>,
+    package: Option<&'a str>,
+    /// Name of a native function, and its own name without those around it.
+    name: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> FrameParts<'a> {
+    fn of(frame: &'a Frame) -> Self {
+        let module = frame.module.as_deref();
+        let name = (frame.language == Language::Native).then(|| plain_name(&frame.function));
+        Self {
+            file: frame.file.as_deref(),
+            module,
+            library: module.map(base),
+            package: package(frame),
+            name: name.map(|name| (name, last_component(name))),
+        }
+    }
+
+    fn match_rule(&self, &(part, text, ..): &Rule) -> bool {
+        let (name, own) = self.name.unzip();
+        match part {
+            Part::Library => self.library.is_some_and(|library| library.starts_with(text)),
+            Part::Package => self.package.is_some_and(|name| text.is_empty() || name == text),
+            Part::Path => {
+                [self.file, self.module].into_iter().flatten().any(|it| it.contains(text))
+            }
+            Part::Directory => self.module.is_some_and(|path| path.starts_with(text)),
+            Part::Function => name.is_some_and(|name| name.starts_with(text)),
+            Part::Prefix => own
+                .and_then(|own| own.strip_prefix(text))
+                .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase())),
+            Part::Name => name == Some(text),
         }
     }
 }

@@ -216,7 +216,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "freed_at_exit",
-        |facts| facts.evidence.freed_at_end > 0,
+        |facts| facts.evidence.freed_at_end > 0 && !facts.evidence.is_freeing,
         "it is freed, but only at exit: free it as soon as it is not needed any more",
     ),
     (

@@ -7,6 +7,11 @@ use crate::verdict::Confidence;
 
 /// Minimum number of live allocations of a leak that are older than freed ones get.
 pub(super) const MIN_SURVIVORS: u64 = 10;
+/// The same if they are a sample.
+const MIN_SAMPLED_SURVIVORS: u64 = 16;
+
+/// Standard errors by which the estimated total of a leak grows at least.
+const MIN_STANDARD_ERRORS: f64 = 4.0;
 
 /// Minimum windows in the run, and minimum windows in it with survivors.
 const MIN_RUN_WINDOWS: usize = 6;
@@ -138,7 +143,7 @@ impl GrowthRun {
 
     /// Whether the run is a leak. Each condition excludes a pattern that resembles a leak.
     pub(super) fn is_leak(&self, observed: &ObservedWindows, site: &SiteObservation<'_>) -> bool {
-        let long = self.count >= MIN_SURVIVORS
+        let long = self.count >= min_survivors(site)
             && self.spread >= MIN_SURVIVOR_WINDOWS
             && self.len() >= MIN_RUN_WINDOWS;
         let dense =
@@ -149,6 +154,7 @@ impl GrowthRun {
             && self.is_ongoing(observed, site)
             && self.is_even()
             && self.raises_live_total(observed)
+            && self.exceeds_sampling_error(observed, site)
             && self.is_not_cache_tail(observed)
             && is_above_midpoint(observed, self.survived / self.count.max(1))
     }
@@ -188,7 +194,7 @@ impl GrowthRun {
             && self.raises_live_total(observed)
             && self.is_not_cache_tail(observed);
         let each = self.duration / self.count.max(1);
-        let more = each.saturating_mul(MIN_SURVIVORS.saturating_sub(self.count));
+        let more = each.saturating_mul(min_survivors(site).saturating_sub(self.count));
         let overdue = self.min_overdue(observed).saturating_sub(self.duration);
         grows.then(|| Nanos(self.missing_time(site).max(overdue).max(more).max(SECOND)))
     }
@@ -216,9 +222,24 @@ impl GrowthRun {
     /// Whether the live total grows with the survivors. If not, they replace older allocations, as
     /// in a cache.
     fn raises_live_total(&self, observed: &ObservedWindows) -> bool {
+        self.rise(observed) >= self.survived / 2
+    }
+
+    fn rise(&self, observed: &ObservedWindows) -> u64 {
         let base = if self.from == 0 { 0 } else { observed.floor(self.from) };
         let now = observed.windows.last().map_or(0, |window| window.low);
-        now.saturating_sub(base) >= self.survived / 2
+        now.saturating_sub(base)
+    }
+
+    /// Whether the growth of an estimate is more than the variation by chance of a stable total, of
+    /// which as many are sampled.
+    fn exceeds_sampling_error(
+        &self,
+        observed: &ObservedWindows,
+        site: &SiteObservation<'_>,
+    ) -> bool {
+        let standard_error = site.live as f64 / (site.live_count.max(1) as f64).sqrt();
+        !site.is_sampled || self.rise(observed) as f64 >= MIN_STANDARD_ERRORS * standard_error
     }
 
     /// Whether the survivors are a relevant share. If not, they are the few long-lived entries of a
@@ -249,6 +270,10 @@ impl GrowthRun {
             confidence => confidence,
         }
     }
+}
+
+const fn min_survivors(site: &SiteObservation<'_>) -> u64 {
+    if site.is_sampled { MIN_SAMPLED_SURVIVORS } else { MIN_SURVIVORS }
 }
 
 fn per_hour(quantity: u64, time: u64) -> u64 {

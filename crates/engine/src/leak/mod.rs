@@ -70,6 +70,8 @@ pub struct SiteObservation<'a> {
     pub has_stack: bool,
     /// Whether this is the state before the program freed most of it and ended.
     pub freed_at_end: bool,
+    /// Whether the allocations are a sample: quantities are estimates.
+    pub is_sampled: bool,
 }
 
 /// Windows of a site, prepared for the classifier.

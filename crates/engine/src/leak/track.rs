@@ -2,7 +2,7 @@
 //! files.
 
 use super::{GrowthHistory, LifetimeHistogram, SiteObservation, classify, growth_run};
-use crate::model::{ByteSum, Nanos, Timestamp};
+use crate::model::{ByteSum, Nanos, SamplingInterval, Timestamp};
 use crate::verdict::{Confidence, Evidence, Verdict};
 
 /// Allocations of one kind from one site, in bytes or numbers of objects.
@@ -26,9 +26,16 @@ pub struct Track {
     pub(crate) lifetimes: LifetimeHistogram,
     /// Live quantity over time.
     pub(crate) history: GrowthHistory,
+    /// Largest interval, if allocations were sampled. Bytes are then estimates, and numbers are those
+    /// of the samples: they are the evidence.
+    pub(crate) sampled: Option<SamplingInterval>,
     /// Frees since the last allocation.
     final_frees: FinalFrees,
 }
+
+/// Longest time between two frees of a program that is still freeing, if it frees at least eight times as
+/// fast on average.
+const MIN_FREE_IDLE_NS: u64 = 2_000_000_000;
 
 /// Frees since the last allocation: at the end of a process, its final frees.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +44,8 @@ struct FinalFrees {
     ended: u64,
     /// Of those: freed by calls.
     freed: u64,
+    /// Time of the newest.
+    last: Timestamp,
     /// Lifetimes of those, as buckets of the histogram, and the longest lifetime before.
     lifetimes: Vec<(u8, u32)>,
     longest: Nanos,
@@ -87,6 +96,7 @@ impl Track {
             final_frees.lifetime_sum = ByteSum::default();
         }
         final_frees.ended += 1;
+        final_frees.last = at;
         final_frees.allocated_at_sum.add(allocated_at.0);
         self.history.freed(allocated_at - start, at - start, self.live.bytes().0, size);
         self.live.subtract(size);
@@ -132,6 +142,7 @@ impl Track {
         self.allocated_at_sum = self.allocated_at_sum.plus(other.allocated_at_sum);
         self.lifetime_sum = self.lifetime_sum.plus(other.lifetime_sum);
         self.lifetimes.merge(&other.lifetimes);
+        self.sampled = self.sampled.max(other.sampled);
         self.final_frees = FinalFrees::default();
     }
 
@@ -139,12 +150,22 @@ impl Track {
     /// live allocations and recent growth. Avoids running the classifier on other sites.
     pub(crate) fn may_leak(&self, now: Timestamp, has_ended: bool) -> bool {
         let (life, idle) = (now - self.first, now - self.last);
-        let ended = if has_ended { self.final_frees.ended } else { 0 };
+        let counts = has_ended || self.is_freeing(now);
+        let ended = if counts { self.final_frees.ended } else { 0 };
         self.count.saturating_add(ended) >= growth_run::MIN_SURVIVORS && idle.0 <= life.0 / 2
     }
 
+    /// Whether it is being freed: the last change was a free, not long ago, and more can follow.
+    fn is_freeing(&self, now: Timestamp) -> bool {
+        let frees = &self.final_frees;
+        let mean = (frees.last - self.last).0 / frees.ended.max(1);
+        let is_due = frees.ended > 0 && self.count > 0;
+        is_due && (now - frees.last).0 <= MIN_FREE_IDLE_NS.max(mean.saturating_mul(8))
+    }
+
     /// Classifies a site that is given as one or more tracks. `has_ended`: its process or file has
-    /// ended; then memory that grew and was only freed at the end is a leak.
+    /// ended; then memory that grew and was only freed at the end is a leak. While it is being freed, it
+    /// remains one.
     pub fn classify(
         tracks: &[&Self],
         (start, now): (Timestamp, Timestamp),
@@ -159,11 +180,11 @@ impl Track {
             return (Verdict::NotEnoughData, Confidence::Possible, Evidence::default());
         };
         let plain = classify(&SiteObservation { has_ended, has_stack, ..all.observe(start, now) });
-        if plain.0 == Verdict::Leak || !has_ended {
+        if plain.0 == Verdict::Leak {
             return plain;
         }
         let before: Vec<_> =
-            tracks.iter().map(|track| track.before_final_frees(start, now)).collect();
+            tracks.iter().map(|track| track.before_final_frees(start, now, has_ended)).collect();
         let Some(end) = before.iter().flatten().map(|(at, _)| *at).max() else { return plain };
         let unfreed = tracks.iter().zip(before).map(|(track, before)| match before {
             Some((_, before)) => before,
@@ -171,14 +192,17 @@ impl Track {
         });
         let Some(unfreed) = merged(unfreed) else { return plain };
         let (verdict, confidence, evidence) = classify(&SiteObservation {
-            has_ended: true,
+            has_ended,
             has_stack,
-            freed_at_end: true,
+            freed_at_end: has_ended,
             ..unfreed.observe(start, end)
         });
         let freed_at_end = unfreed.quantity().saturating_sub(all.quantity());
         match verdict {
-            Verdict::Leak => (verdict, confidence, Evidence { freed_at_end, ..evidence }),
+            Verdict::Leak => {
+                let is_freeing = !has_ended;
+                (verdict, confidence, Evidence { freed_at_end, is_freeing, ..evidence })
+            }
             _ => plain,
         }
     }
@@ -199,19 +223,28 @@ impl Track {
             has_ended: false,
             has_stack: true,
             freed_at_end: false,
+            is_sampled: self.sampled.is_some(),
         }
     }
 
     /// The state before the frees since the last allocation, with its time, if those freed at least
-    /// half and took at most a quarter of the time of the site; half, if it grew for so long that it
+    /// half, or continue, and took at most a quarter of the time of the site; half, if it grew for so long that it
     /// was a leak while the process ran.
-    fn before_final_frees(&self, start: Timestamp, now: Timestamp) -> Option<(Timestamp, Self)> {
+    fn before_final_frees(
+        &self,
+        start: Timestamp,
+        now: Timestamp,
+        has_ended: bool,
+    ) -> Option<(Timestamp, Self)> {
         let frees = &self.final_frees;
+        if !has_ended && !self.is_freeing(now) {
+            return None;
+        }
         let (at, live, history) = (frees.ended > 0).then(|| self.history.before_frees())??;
         let at = Timestamp(start.0.saturating_add(at.0));
         let life = (at - self.first).0;
         let limit = if life >= growth_run::MIN_GROWTH.0 { life / 2 } else { life / 4 };
-        if (now - at).0 > limit || self.quantity() > live / 2 {
+        if (now - at).0 > limit || has_ended && self.quantity() > live / 2 {
             return None;
         }
         let unfreed = Self {

@@ -1,7 +1,8 @@
 //! Program, user and group of a process.
 
-use crate::model::{ProcessGroup, ProcessIdentity, SiteName, SiteRegistry, program_of_stack};
+use crate::model::{AllocationKey, ProcessGroup, ProcessIdentity, SiteRegistry, program_of_stack};
 
+use super::allocators::cache::CachedBlock;
 use super::process::Process;
 use super::sites::table::SiteRef;
 
@@ -12,9 +13,16 @@ const MAX_SITES_FOR_PROGRAM: usize = 16;
 const MAX_KEPT_BY: usize = 1024;
 
 impl Process {
-    /// Sets the Python references that keep the memory of a site alive. Verdicts on the site have
+    /// Sets the Python references that keep the memory at an address alive. Verdicts on its site have
     /// them as evidence.
-    pub(super) fn set_kept_by(&mut self, site: SiteName, text: &str) {
+    pub(super) fn set_kept_by(&mut self, address: u64, text: &str, registry: &SiteRegistry) {
+        let allocation = || self.allocations.find(AllocationKey::address(address));
+        let site = self
+            .allocators
+            .block(address)
+            .map(CachedBlock::site)
+            .or_else(|| allocation().map(|slot| self.allocations.slab[slot].site()));
+        let Some(site) = site.flatten().map(|site| registry.name(Some(site))) else { return };
         if self.kept_by.len() < MAX_KEPT_BY || self.kept_by.contains_key(&site) {
             self.kept_by.insert(site, text.into());
         }

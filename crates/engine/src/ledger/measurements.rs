@@ -4,7 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::leak::is_framework_cache;
-use crate::model::{Bytes, Event, Nanos, Pid, SiteId, SiteName, Timestamp};
+use crate::model::{
+    BLOCK_FRACTIONS, Bytes, Event, Nanos, Pid, Sampling, SamplingInterval, SiteId, SiteName,
+    Timestamp,
+};
 use crate::snapshot::{KeptSite, Measurement, NotFreed, TensorLevels};
 use crate::verdict::Resource;
 
@@ -72,6 +75,7 @@ pub struct LiveSites {
 struct KeptRow {
     bytes: u64,
     count: u64,
+    sampling: Option<SamplingInterval>,
     /// Newest first.
     addresses: Vec<(Reverse<Timestamp>, u64)>,
 }
@@ -152,8 +156,15 @@ impl Process {
             }
         }
         for (allocator, block) in self.allocators.blocks_since(begin) {
+            if matches!(block.sampling, Sampling::Skipped(_)) {
+                continue;
+            }
             let row = rows.entry((block.site(), Resource::Blocks(allocator))).or_default();
-            row.add(block.bytes, 1, Some((block.allocated_at, block.address)));
+            let (bytes, others) =
+                (block.sampling.estimate(block.bytes), block.sampling.others(block.bytes));
+            let address = Some((block.allocated_at, block.address));
+            row.add(bytes, 1 + others / BLOCK_FRACTIONS, address);
+            row.sampling = row.sampling.max(block.sampling.interval());
         }
         for (kind, site) in self.objects.created_since(begin) {
             rows.entry((site, Resource::Objects(kind))).or_default().add(0, 1, None);
@@ -253,6 +264,7 @@ impl Ledger {
         for ((site, resource), row) in ended.rows {
             let sum = named.entry((self.sites.name(site), resource)).or_default();
             sum.add(row.bytes, row.count, None);
+            sum.sampling = sum.sampling.max(row.sampling);
             sum.addresses.extend(row.addresses);
             sum.limit_addresses();
         }
@@ -265,9 +277,10 @@ impl Ledger {
                 measurement.cached = Bytes(measurement.cached.0.saturating_add(row.bytes));
                 continue;
             }
-            let (bytes, count) = (Bytes(row.bytes), row.count);
+            let (bytes, count, sampling) = (Bytes(row.bytes), row.count, row.sampling);
             let addresses = row.addresses.into_iter().map(|(_, address)| address).collect();
-            measurement.kept.push(KeptSite { site, frames, resource, bytes, count, addresses });
+            let kept = KeptSite { site, frames, resource, bytes, count, sampling, addresses };
+            measurement.kept.push(kept);
         }
         measurement.kept.sort_by_key(|row| (Reverse(row.bytes), Reverse(row.count), row.site));
         measurement

@@ -275,9 +275,12 @@ impl Ledger {
             }),
             EventKind::Mark { .. } => self.marks.push(event),
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
-            EventKind::KeptBy(site, text) => self.update(event.pid, |process| {
-                process.set_kept_by(*site, text);
-            }),
+            EventKind::KeptBy(address, text) => {
+                let Self { running, sites, .. } = self;
+                if let Some(process) = running.get_mut(&event.pid) {
+                    process.set_kept_by(*address, text, sites);
+                }
+            }
         }
     }
 

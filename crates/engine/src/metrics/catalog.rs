@@ -10,6 +10,8 @@ type LabelNames = &'static [&'static str];
 const NONE: LabelNames = &[];
 const BY_GPU: LabelNames = &["gpu", "uuid"];
 const PROCESS: LabelNames = &["pid", "process", "program", "user", "container", "pod", "namespace"];
+const PROCESS_AND_MIG: LabelNames =
+    &["pid", "process", "program", "user", "container", "pod", "namespace", "mig", "mig_profile"];
 const PROCESS_AND_GPU: LabelNames =
     &["gpu", "uuid", "pid", "process", "program", "user", "container", "pod", "namespace"];
 const PROCESS_AND_ALLOCATOR: LabelNames = &[
@@ -185,6 +187,8 @@ metrics! {
         "Calls of a process that failed with CUDA_ERROR_OUT_OF_MEMORY";
     PROCESS_LAUNCHES = Counter("vramscope_process_launches_total", "", PROCESS, Processes),
         "Launches of kernels and graphs of a process, if kernels are traced";
+    PROCESS_MIG = Info("vramscope_process_mig_info", "", PROCESS_AND_MIG, Processes),
+        "MIG instance on which a process runs: UUID and profile";
     CONTAINER_LIVE = Gauge("vramscope_container_live_bytes", "bytes", CONTAINER, Containers),
         "Live device memory of the processes of a container";
     CONTAINER_USED = Gauge("vramscope_container_used_bytes", "bytes", CONTAINER, Containers),

@@ -7,7 +7,7 @@ use crate::model::{
     AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, ContextLimit,
     DeviceHolder, DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MarkKind,
     MemoryKind, MigInstance, ObjectCall, PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId,
-    SiteName, StreamId, Tid, Timestamp,
+    StreamId, Tid, Timestamp,
 };
 
 /// One event.
@@ -122,9 +122,9 @@ pub enum EventKind {
     /// Frames of a site. May arrive after the first event that refers to the site, because
     /// symbolization takes time; the pid is unused.
     Site(SiteFrames),
-    /// Python references that keep the memory of a site of the process alive: `__main__.history
-    /// (dict, 1233 entries)`. The text is free of control characters.
-    KeptBy(SiteName, Box<str>),
+    /// Python references that keep the memory of the process at an address alive, and that of the same
+    /// site: `__main__.history (dict, 1233 entries)`. The text is free of control characters.
+    KeptBy(u64, Box<str>),
 }
 
 /// Call stack of a site, innermost frame first.

@@ -14,7 +14,7 @@ pub mod stack;
 pub mod trace_mode;
 pub mod units;
 
-pub use allocator::{blocks, caching_allocator};
+pub use allocator::{blocks, caching_allocator, sampling};
 pub use driver::{activity, cuda_error, cuda_object, overhead};
 pub use process::{container, device_holder, holder, mig, program};
 
@@ -36,6 +36,7 @@ pub use memory_kind::*;
 pub use mig::*;
 pub use overhead::*;
 pub use program::*;
+pub use sampling::*;
 pub use stack::*;
 pub use trace_mode::*;
 pub use units::*;

@@ -27,9 +27,11 @@ named_enum! {
     /// What is recorded about blocks of PyTorch's caching allocator.
     #[derive(Default)]
     pub enum AllocatorMode {
-        /// As `Full`, for processes whose memory grows.
+        /// As `Sampled`, for processes whose memory grows.
         WhileGrowing => "auto",
-        /// Allocations and frees, with the stacks of allocations.
+        /// Allocations and frees, with the stacks of allocations; of a sample if there are many.
+        Sampled => "sampled",
+        /// Allocations and frees, with the stacks of all allocations.
         Full => "full",
         /// Allocations and frees, without stacks.
         Totals => "totals",

@@ -1,6 +1,6 @@
 //! Memory of one process between two points in time, as its program requests it.
 
-use crate::model::{Bytes, CallStack, Nanos, SiteName};
+use crate::model::{Bytes, CallStack, Nanos, SamplingInterval, SiteName};
 use crate::verdict::Resource;
 
 /// Memory of one process between the begin and the end of a measurement.
@@ -53,6 +53,8 @@ pub struct KeptSite {
     pub bytes: Bytes,
     /// Number of allocations or objects.
     pub count: u64,
+    /// Largest sampling interval, if these are estimates from sampled blocks.
+    pub sampling: Option<SamplingInterval>,
     /// Addresses of the newest of them; none for objects.
     pub addresses: Vec<u64>,
 }

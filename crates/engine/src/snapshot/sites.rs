@@ -1,7 +1,9 @@
 //! Allocation sites.
 
 use super::{KindView, SiteObjectView};
-use crate::model::{Bytes, CallStack, MemoryKind, Nanos, Pid, SiteName, Timestamp};
+use crate::model::{
+    Bytes, CallStack, MemoryKind, Nanos, Pid, SamplingInterval, SiteName, Timestamp,
+};
 
 /// An allocation site: everything that was allocated with one call stack. Totals are of device
 /// memory; `kinds` has all kinds.
@@ -23,6 +25,8 @@ pub struct SiteView {
     pub allocations_total: u64,
     /// Of those: freed by calls. Excludes allocations that ended with their context or process.
     pub freed_total: u64,
+    /// Largest sampling interval, if these values are estimates from sampled blocks.
+    pub sampling: Option<SamplingInterval>,
     /// Peak of the live bytes. If `peak_at` is `None`, the sum of several peaks that may have been
     /// at different times: of several processes, kinds, or ids of the same stack.
     pub peak_bytes: Bytes,

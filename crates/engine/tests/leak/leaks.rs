@@ -272,6 +272,33 @@ fn leak_that_is_slowly_freed_at_exit_is_found() {
 }
 
 #[test]
+fn leak_remains_one_while_it_is_freed() {
+    // A communicator per evaluation; destroying them takes a fifth as long, newest last.
+    let (grew, freed) = (60.0, 12.0);
+    let life = |at: f64| grew + 1.0 + freed * at / grew - at;
+    let leak = Scenario::new().with_lifetimes(every(0.0, grew, 0.4), 6 << 20, life);
+    assert_eq!(leak.verdict(59.0), Verdict::Leak);
+    for now in [61.5, 64.0, 68.0, 72.0] {
+        let (verdict, confidence, evidence) = leak.classify(now, false);
+        assert_eq!((verdict, confidence), (Verdict::Leak, Confidence::Certain), "{now}");
+        assert!(evidence.is_freeing && evidence.freed_at_end > 0);
+        assert_eq!(evidence.live_count, 150);
+    }
+    // All is free, and the program runs on, or has ended.
+    assert_ne!(leak.verdict(73.5), Verdict::Leak);
+    let (verdict, _, evidence) = leak.classify(73.5, true);
+    assert_eq!((verdict, evidence.is_freeing), (Verdict::Leak, false));
+    // Memory that is only partly freed is not being freed for ever.
+    let partly = Scenario::new()
+        .with_lifetimes(every(0.0, grew, 0.4), 100, |at| if at < 30.0 { life(at) } else { 1e6 });
+    assert_eq!(partly.verdict(63.0), Verdict::Leak);
+    assert_ne!(partly.verdict(90.0), Verdict::Leak);
+    // A minute of work that is freed in one go, again and again.
+    let rounds = Scenario::new().until_next(every(0.0, 400.0, 0.4), 60.0, 100);
+    assert_ne!(rounds.verdict(362.0), Verdict::Leak);
+}
+
+#[test]
 fn leak_that_is_not_freed_at_exit_has_no_final_frees() {
     let leak = Scenario::new().keep(every(0.0, 20.0, 0.1), 1000);
     let (verdict, _, evidence) = leak.classify(20.1, true);

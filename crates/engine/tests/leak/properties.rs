@@ -116,6 +116,7 @@ proptest! {
         let site = SiteObservation {
             history, lifetimes, live, live_count, allocated, freed, mean_age, mean_life, first, last, now, has_ended, has_stack,
             freed_at_end: false,
+            is_sampled: false,
         };
         let (_, _, evidence) = classify(&site);
         prop_assert_eq!((evidence.live, evidence.created, evidence.freed), (live, allocated, freed));
@@ -166,6 +167,7 @@ fn classified(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, has_ended: bool) -
         has_ended,
         has_stack: true,
         freed_at_end: false,
+        is_sampled: false,
     };
     let (verdict, _, evidence) = classify(&site);
     Classified { fed, now, verdict, evidence }

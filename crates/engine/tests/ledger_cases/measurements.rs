@@ -96,9 +96,16 @@ fn kept_by_is_the_cause_of_a_leak() {
     let lines: Vec<_> = lines.collect();
     let mut ledger = super::ledger(&format!("0 frames site3 step \n {}", lines.join("\n")));
     let at = Timestamp(100_000_000_000);
-    let site = ledger.snapshot(at, &SnapshotOptions::default()).suspects[0].site;
-    let kind = EventKind::KeptBy(site, "__main__.history (dict, 2 entries)".into());
-    ledger.apply(&Event { pid: Pid(1), tid: Tid(0), entry_time: at, time: at, kind });
+    // The address of one allocation stands for all of its site. Unknown addresses and processes are
+    // ignored.
+    for (pid, address, text) in [
+        (1, 5, "__main__.history (dict, 2 entries)"),
+        (1, 99_999, "__main__.other (list)"),
+        (2, 5, "__main__.other (list)"),
+    ] {
+        let (pid, kind) = (Pid(pid), EventKind::KeptBy(address, text.into()));
+        ledger.apply(&Event { pid, tid: Tid(0), entry_time: at, time: at, kind });
+    }
     let snapshot = ledger.snapshot(at, &SnapshotOptions::default());
     let view = View::of(&snapshot, &[]);
     assert_eq!(view.leaks[0].advice.cause, "python_references");

@@ -42,6 +42,7 @@ use engine::model::ids::{
     PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
+use engine::model::sampling::Sampling;
 use engine::model::stack::Frame;
 use engine::model::units::Timestamp;
 
@@ -370,7 +371,7 @@ fn tensor(rest: &[&str]) -> BlockEvent {
     let op = if rest.contains(&"ends") {
         BlockOp::Freed { address, bytes }
     } else {
-        BlockOp::Allocated { address, bytes, site }
+        BlockOp::Allocated { address, bytes, site, sampling: Sampling::All }
     };
     BlockEvent::pytorch(op, device(rest).unwrap(), size(rest[of + 1]), size(rest[of + 2]))
 }

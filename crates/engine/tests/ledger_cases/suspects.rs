@@ -314,3 +314,36 @@ fn sudden_growth_is_reported_once() {
     let AnomalyKind::Growth { bytes, within, .. } = one.details else { panic!("{one:?}") };
     assert_eq!((bytes.0 / MIB, within.0, one.at.0), (800, 1 << 30, 46 << 30));
 }
+
+#[test]
+fn communicators_are_named_before_during_and_after_their_end() {
+    let mut trace = "7 process 1 name=train\n 7.9 name main @1\n".to_owned();
+    for step in 0..150 {
+        let at = step * SECOND * 2 / 5 + 10;
+        writeln!(trace, "7.9 alloc {:#x} 24M device gpu0 site3 @{at}", 0x100 + step * 16).unwrap();
+        writeln!(trace, "7.9 alloc {:#x} 2M pinned site4 @{at}", 0x108 + step * 16).unwrap();
+    }
+    for step in 0..150 {
+        let at = 61 * SECOND + step * SECOND / 15;
+        writeln!(trace, "7.9 free {:#x} @{at}-{at}", 0x100 + step * 16).unwrap();
+        writeln!(trace, "7.9 free {:#x} @{at}-{at}", 0x108 + step * 16).unwrap();
+    }
+    trace += "0 frames site3 cuMemAlloc_v2 ncclCudaCallocDebug ncclCommInitRank evaluate main\n";
+    trace += "0 frames site4 cuMemHostAlloc ncclCudaHostCalloc ncclCommInitRank evaluate main\n";
+    let exit = format!("7 exit @{}\n", 72 * SECOND);
+    // Before the first free, in between, and after the exit.
+    for (seconds, freed, trace) in
+        [(60, 0, &trace), (65, 61, &trace), (70, 136, &trace), (73, 150, &(trace.clone() + &exit))]
+    {
+        let events = trace.lines().filter(|line| {
+            let at = line.rsplit_once('@').and_then(|(_, at)| at.split('-').next()?.parse().ok());
+            at.is_none_or(|at: u64| at <= seconds * SECOND)
+        });
+        let snapshot = report(&events.collect::<Vec<_>>().join("\n"), seconds);
+        let view = View::of(&snapshot, &[]);
+        let [leak] = &view.leaks[..] else { panic!("{seconds}: {:?}", view.leaks) };
+        assert_eq!(&*leak.stack.responsible().unwrap().function, "evaluate");
+        assert!(leak.advice.text.contains("ncclCommDestroy"), "{}", leak.advice.text);
+        assert_eq!(leak.sites[0].evidence.freed_at_end / (24 * MIB), freed, "{seconds}");
+    }
+}

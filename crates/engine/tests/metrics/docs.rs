@@ -75,6 +75,7 @@ fn page() -> String {
          | `program` | script, module or executable, without directories and arguments |\n\
          | `user` | name of the owner of the process, else the user id |\n\
          | `container`, `pod`, `namespace` | names if the node has them, else ids; empty outside of containers |\n\
+         | `mig`, `mig_profile` | UUID and profile of the MIG instance of a process, such as `1g.10gb` |\n\
          | `library` | library that allocated the memory: `NCCL`, `PyTorch allocator`, `program`, `unknown` |\n\
          | `site` | hash of the call stack, the same on every host and after every restart; `none` without a stack, \
          `pending` until symbols are resolved, `other` for the rest |\n\

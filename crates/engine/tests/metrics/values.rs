@@ -9,6 +9,7 @@ use engine::model::cuda_object::ObjectKind;
 use engine::model::event::{Allocate, EventKind, FailedCall};
 use engine::model::ids::{AllocationKey, DeviceId, FunctionId, GpuId, Pid};
 use engine::model::memory_kind::MemoryKind;
+use engine::model::mig::MigInstance;
 use engine::model::stack::{SiteName, site_name};
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::GpuView;
@@ -354,6 +355,29 @@ fn unlisted_gpu_has_empty_labels() {
     let sample = &metrics.samples("vramscope_process_live_bytes")[0];
     assert_eq!((&*sample.labels[0], &*sample.labels[1]), ("", ""));
     assert_eq!(sample.value, SampleValue::Whole(9));
+}
+
+#[test]
+fn mig_instance_is_a_series_of_processes_that_have_one() {
+    let limits = SeriesLimits { processes: 2, ..SeriesLimits::default() };
+    let mut fixture = MetricsFixture::new(limits);
+    for pid in 1..=4 {
+        fixture.begin(pid, u64::from(pid), "p");
+        fixture.allocate(pid, 0x1000, 10 - u64::from(pid));
+    }
+    assert!(fixture.metrics().samples("vramscope_process_mig_info").is_empty());
+    // The first process has no instance, and the others have no series of their own.
+    for pid in 2..=4 {
+        let mig = MigInstance::new("MIG-2", "NVIDIA H200 MIG 1g.18gb");
+        fixture.apply(pid, EventKind::MigInstance(mig.into()));
+    }
+    let metrics = fixture.metrics();
+    let [only] = metrics.samples("vramscope_process_mig_info") else { panic!("{metrics:?}") };
+    let labels: Vec<_> = only.labels.iter().map(|label| &**label).collect();
+    assert_eq!(labels, ["2", "p", "p", "0", "", "", "", "MIG-2", "1g.18gb"]);
+    assert_eq!(only.value, SampleValue::Whole(1));
+    // All other series are those of a process without an instance.
+    assert_eq!(metrics.samples("vramscope_process_live_bytes").len(), 3);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use engine::model::{
     ContextId, ContextLimit, CopyActivity, CopyDirection, DeviceId, EventKind, Free, FreeFunction,
     GpuActivity, GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language,
     LaunchShape, LaunchTarget, MarkKind, MemoryKind, MemoryLocation, MigInstance, NameSource,
-    ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, SiteId, StreamId,
-    UnknownReason, UnnamedReason, VmmCall,
+    ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, Sampling,
+    SamplingInterval, SiteId, StreamId, UnknownReason, UnnamedReason, VmmCall,
 };
 
 use super::read::row_cells::{RowCells, RowError};
@@ -30,6 +30,25 @@ impl CellValue for u64 {
     fn get(cells: RowCells<'_>, column: Column) -> Result<Self, RowError> {
         let absent = (column.is_zero_if_absent() && cells.is_null(column)).then_some(0);
         cells.must(column, cells.u64(column).or(absent))
+    }
+}
+
+/// The interval, and whether the block was skipped.
+impl CellValue for Sampling {
+    fn put(&self, batch: &mut BatchBuilder, column: Column) {
+        if let Some(interval) = self.interval() {
+            batch.number(column, interval.bytes().0);
+            batch.flag(Column::Skipped, matches!(self, Self::Skipped(_)));
+        }
+    }
+
+    fn get(cells: RowCells<'_>, column: Column) -> Result<Self, RowError> {
+        let interval = cells.u64(column).and_then(SamplingInterval::from_bytes);
+        let sampled = match cells.flag(Column::Skipped) {
+            Some(true) => Self::Skipped,
+            _ => Self::Sampled,
+        };
+        Ok(interval.map_or(Self::All, sampled))
     }
 }
 
@@ -390,7 +409,7 @@ call_rows! {
         "object_destroy" Destroyed { kind: Kind, handle: Handle },
     }
     BlockOp {
-        "tensor_alloc" Allocated { address: Address, bytes: Bytes, site: SiteId },
+        "tensor_alloc" Allocated { address: Address, bytes: Bytes, site: SiteId, sampling: SamplingInterval },
         "tensor_free" Freed { address: Address, bytes: Bytes },
         "tensor_oom" OutOfMemory { bytes: Bytes, site: SiteId },
     }

@@ -139,6 +139,8 @@ columns! {
     Allocator "allocator" Text "allocator of a block: `pytorch`, `cupy`, `xla`, `rmm` or `onnxruntime`; without it `pytorch`",
     AllocatedBytes "allocated_bytes" U64 "total that the allocator has allocated on the device, if it counts",
     ReservedBytes "reserved_bytes" U64 "total that it holds on the device",
+    SamplingInterval "sampling_interval" U64 "mean bytes between two blocks whose call stack was captured; without it those of all were",
+    Skipped "skipped" Bool "the block was not sampled: it has no site, others stand for it",
     File "file" Text "source file of a frame",
     Line "line" U32 "line; 0 if unknown",
     Module "module" Text "library or program of a frame",
@@ -334,7 +336,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     (
         "tensor_alloc",
         "an allocator in the process handed out a block",
-        "allocator, pool, address, bytes, device, site_id, allocated_bytes, reserved_bytes",
+        "allocator, pool, address, bytes, device, site_id, sampling_interval, skipped, allocated_bytes, reserved_bytes",
     ),
     (
         "tensor_free",
@@ -363,8 +365,8 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ),
     (
         "kept_by",
-        "Python references that keep the memory of a site alive (`run --why`); `name` is the `site` of JSON reports",
-        "name, value",
+        "Python references that keep the memory at an address alive, and that of its site (`why`)",
+        "address, value",
     ),
     ("report", "a report was made", ""),
     ("end", "the trace ended, and the final report was made", ""),

@@ -60,6 +60,8 @@ json_objects! {
         kind: &'static str = kind(row.resource),
         bytes: u64 = row.bytes.0,
         count: u64 = row.count,
+        /// Only if these are estimates from sampled blocks.
+        sampling_interval_bytes?: Option<u64> = row.sampling.map(|one| one.bytes().0),
         addresses: Vec<u64> = row.addresses.clone(),
         frames: Vec<FrameJson> = frames(&row.frames),
     }

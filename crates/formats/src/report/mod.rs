@@ -13,5 +13,6 @@ pub mod live;
 pub mod measurement;
 pub(crate) mod redact;
 pub mod tables;
+pub(crate) mod text_page;
 pub mod verdict;
 pub mod view;

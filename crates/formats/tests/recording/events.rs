@@ -22,7 +22,8 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::mig::MigInstance;
 use engine::model::overhead::ContextLimit;
 use engine::model::program::{ProcessGroup, ProcessIdentity};
-use engine::model::stack::{Frame, Language, SiteName, UnknownReason};
+use engine::model::sampling::{Sampling, SamplingInterval};
+use engine::model::stack::{Frame, Language, UnknownReason};
 use engine::model::units::Timestamp;
 use formats::sanitize::sanitized;
 use proptest::collection::vec;
@@ -369,10 +370,20 @@ fn site_frames() -> impl Strategy<Value = EventKind> {
     })
 }
 
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let interval = (1..64_u8).prop_map(|power| SamplingInterval::from_log2(power).unwrap());
+    (interval, 0..3).prop_map(|(interval, number)| match number {
+        0 => Sampling::All,
+        1 => Sampling::Sampled(interval),
+        _ => Sampling::Skipped(interval),
+    })
+}
+
 fn tensor() -> impl Strategy<Value = EventKind> {
     let op = prop_oneof![
-        (any::<(u64, u64)>(), site())
-            .prop_map(|((address, bytes), site)| { BlockOp::Allocated { address, bytes, site } }),
+        (any::<(u64, u64)>(), site(), sampling()).prop_map(|((address, bytes), site, sampling)| {
+            BlockOp::Allocated { address, bytes, site, sampling }
+        }),
         any::<(u64, u64)>().prop_map(|(address, bytes)| BlockOp::Freed { address, bytes }),
         (any::<u64>(), site()).prop_map(|(bytes, site)| BlockOp::OutOfMemory { bytes, site }),
     ];
@@ -456,9 +467,8 @@ fn kind() -> BoxedStrategy<EventKind> {
         identity(),
         container(),
         name().prop_map(EventKind::ThreadName),
-        (any::<u64>(), name()).prop_map(|(site, text)| {
-            EventKind::KeptBy(SiteName::Resolved(site), sanitized(&text).into())
-        }),
+        (any::<u64>(), name())
+            .prop_map(|(address, text)| EventKind::KeptBy(address, sanitized(&text).into())),
         (name(), any::<u64>())
             .prop_map(|(function, calls)| EventKind::UnknownCalls { function, calls }),
         select(vec![

@@ -12,6 +12,8 @@ pub(crate) mod python;
 pub(crate) mod stack;
 pub(crate) mod thread;
 
+use std::sync::atomic::Ordering;
+
 use self::stack::StackRef;
 use self::thread::{InflightCall, ThreadState};
 use crate::area::{Row, TENSOR_ACTION};
@@ -21,7 +23,8 @@ use crate::wire::{
     VS_ACTION_GRAPH_LAUNCH, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_LAUNCH_LIST,
     VS_ACTION_LAUNCH_UNSHAPED, VS_ACTION_NAME, VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR,
     VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE, VS_CLASS_OBJECT, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
-    VS_DATA, VS_DESCRIPTOR, VS_INFLIGHT, VS_OBJECT, VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
+    VS_DATA, VS_DESCRIPTOR, VS_FATBIN_WRAPPER, VS_FATBIN_WRAPPER_DATA, VS_FATBIN_WRAPPER_VERSION,
+    VS_INFLIGHT, VS_MAX_HOOKS, VS_OBJECT, VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
 use crate::{process, start};
@@ -42,7 +45,10 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
     if !process::is_running() && !process::resume() {
         return PASS;
     }
-    let Some(row) = process::row(frame.hook) else { return PASS };
+    let Some(row) = process::row(frame.hook) else {
+        count_unknown(frame.hook);
+        return PASS;
+    };
     if row.hook.action == TENSOR_ACTION {
         block::enter(frame, row);
         return PASS;
@@ -56,6 +62,15 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
             PASS
         }
         _ => begin(frame, row),
+    }
+}
+
+/// Counts a call of a function that the hook table does not have, as in `unknown.h`.
+fn count_unknown(function: u64) {
+    let Some(area) = process::area() else { return };
+    let index = (function as usize).wrapping_sub(VS_MAX_HOOKS);
+    if let Some(function) = area.header.unknown.get(index) {
+        function.calls.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -252,9 +267,12 @@ fn count_lost(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
 /// it: a call that failed for another reason may have had an invalid pointer.
 fn with_descriptor(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescriptor {
     let mut descriptor = [0_u8; VS_DESCRIPTOR];
-    let from = frame.argument(hook.descriptor_argument);
-    let mut bytes = usize::from(hook.descriptor_bytes).min(VS_DESCRIPTOR);
     let is_data = u32::from(hook.flags) & VS_DATA != 0;
+    let mut from = frame.argument(hook.descriptor_argument);
+    if is_data && call.head.result == 0 {
+        from = unwrap_fat_binary(from);
+    }
+    let mut bytes = usize::from(hook.descriptor_bytes).min(VS_DESCRIPTOR);
     if is_data {
         // It may end in the page that it begins in.
         bytes = bytes.min(PAGE - from as usize % PAGE);
@@ -269,4 +287,22 @@ fn with_descriptor(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescri
         call.flags |= VS_OUT_UNREADABLE;
     }
     CallDescriptor { call, descriptor }
+}
+
+/// Returns the address of an image that the driver loaded; of the fat binary, if the runtime passed it
+/// in a wrapper.
+fn unwrap_fat_binary(image: u64) -> u64 {
+    if image == 0 || !image.is_multiple_of(8) {
+        return image;
+    }
+    // SAFETY: the driver read the first words of the image to find its type, and the pointer of a wrapper
+    // to load what it points to. All are aligned.
+    unsafe {
+        let word = |at: u64| *((image + at) as *const u32);
+        if word(0) == VS_FATBIN_WRAPPER && word(4) == VS_FATBIN_WRAPPER_VERSION {
+            *((image + u64::from(VS_FATBIN_WRAPPER_DATA)) as *const u64)
+        } else {
+            image
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use super::block::BlockSampling;
 use super::emit;
 use crate::arch::thread_word;
 use crate::process;
@@ -45,6 +46,8 @@ pub(crate) struct ThreadState {
     /// Bounds of the stack; 0: not determined yet.
     pub(crate) stack_low: u64,
     pub(crate) stack_high: u64,
+    /// Sampling of the blocks of the thread.
+    pub(crate) sampling: BlockSampling,
     /// Ring: level n is at n modulo the size.
     pub(crate) contexts: [u64; VS_CONTEXTS],
 }
@@ -160,6 +163,7 @@ fn set_up(generation: u32) -> Option<&'static mut ThreadState> {
         (entry.depth, entry.known) = (0, 0);
         entry.from_empty = starts_without_context(tid);
         (entry.stack_low, entry.stack_high) = (0, 0);
+        entry.sampling = BlockSampling::default();
         // SAFETY: the word belongs to the calling thread.
         unsafe { *word() = entry };
         let key = KEY.load(Ordering::Relaxed);

@@ -72,6 +72,21 @@ const PROBED: [&CStr; 2] = [
     c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
 ];
 
+/// Returns whether the first instructions of a function have a breakpoint or a jump.
+fn has_probe(code: [u32; 4]) -> bool {
+    if cfg!(target_arch = "aarch64") {
+        /// `brk`, as the kernel writes it for uprobes.
+        const BREAK: u32 = 0xd420_00a0;
+        return code.into_iter().any(|word| word == BREAK || word >> 26 == 0b101);
+    }
+    let bytes = code[..2].iter().flat_map(|word| word.to_le_bytes());
+    bytes.into_iter().any(|byte| matches!(byte, 0xcc | 0xe9))
+}
+
+/// Time in which a tracer attaches a program to a probe that is in the code already, as it does with
+/// single probes. Nothing in this process shows when that is done.
+const ATTACH_MS: u64 = 500;
+
 /// Waits until the code of the probed functions has been changed by a tracer.
 fn wait_probed() -> anyhow::Result<()> {
     for name in PROBED {
@@ -80,8 +95,9 @@ fn wait_probed() -> anyhow::Result<()> {
         anyhow::ensure!(!function.is_null(), "{name:?} not found");
         let is_probed = || {
             // SAFETY: the code of a function is readable, and longer than this.
-            let code = (0..8).map(|at| unsafe { function.add(at).read_volatile() });
-            code.into_iter().any(|byte| matches!(byte, 0xcc | 0xe9))
+            let code = [0, 1, 2, 3]
+                .map(|word| unsafe { function.cast::<u32>().add(word).read_unaligned() });
+            has_probe(code)
         };
         while !is_probed() {
             if !signals::sleep_ms(5) {
@@ -89,6 +105,7 @@ fn wait_probed() -> anyhow::Result<()> {
             }
         }
     }
+    signals::sleep_ms(ATTACH_MS);
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
+use engine::model::Mark;
 use engine::view::View;
 use serde_json::{Value, json};
 
@@ -75,6 +76,12 @@ impl LivePage {
     /// Adds a snapshot to the history.
     pub(super) fn record(&self, published: &PublishedSnapshot) {
         published.with_view(|view| self.lock().record(published, view));
+    }
+
+    /// Returns the marks of the last hour.
+    pub(super) fn marks(&self, published: &PublishedSnapshot) -> Vec<Mark> {
+        self.record(published);
+        self.lock().history.marks.iter().cloned().collect()
     }
 
     /// Returns the event for a client that has seen the snapshot `seen`, and the snapshot that it

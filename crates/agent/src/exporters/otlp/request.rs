@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::metrics::{MetricFamily, MetricSet, Sample, SampleValue, catalog};
-use engine::model::{Container, Timestamp};
+use engine::model::{Container, Pid, Timestamp};
 use engine::snapshot::Snapshot;
 use formats::WallClock;
 use formats::export::ReportContext;
@@ -127,7 +127,10 @@ fn attributes(
         match *label {
             "gpu" => all.push(KeyValue::text("hw.name", &format!("gpu{text}"))),
             // The row for all other processes has no pid.
-            "pid" => all.extend(text.parse().ok().map(|pid| KeyValue::int("process.pid", pid))),
+            "pid" => {
+                all.extend(text.parse().ok().map(|pid| KeyValue::int("process.pid", pid)));
+                all.extend(known.mig(text));
+            }
             "container" | "pod" | "namespace" if container.is_some() => {}
             label => all.push(KeyValue::text(&attribute(label), text)),
         }
@@ -154,6 +157,17 @@ struct ResolvedAttributes<'a> {
 }
 
 impl<'a> ResolvedAttributes<'a> {
+    /// Returns the MIG instance of a process.
+    fn mig(&self, pid: &str) -> impl Iterator<Item = KeyValue> {
+        let pid = pid.parse().ok().map(Pid);
+        let process = self.snapshot.running().find(|process| Some(process.key.pid) == pid);
+        let mig = process.and_then(|process| process.mig.as_deref());
+        mig.into_iter().flat_map(|mig| {
+            [("vramscope.mig", &mig.uuid), ("vramscope.mig_profile", &mig.profile)]
+                .map(|(key, text)| KeyValue::text(key, &sanitize(text)))
+        })
+    }
+
     /// Returns the container of the labels, which have its name if known, or the beginning of its
     /// id.
     fn container(&self, label: &str, pod: Option<&str>) -> Option<&'a Container> {

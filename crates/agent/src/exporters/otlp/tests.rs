@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use engine::ledger::Ledger;
 use engine::metrics::{MetricFamily, MetricSet, Sample, SampleValue, catalog};
 use engine::model::{
-    Container, ContainerRuntime, Event, EventKind, GpuId, Pid, Pod, ProcessInfo, Tid, Timestamp,
+    Container, ContainerRuntime, Event, EventKind, GpuId, MigInstance, Pid, Pod, ProcessInfo, Tid,
+    Timestamp,
 };
 use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::WallClock;
@@ -64,6 +65,8 @@ fn snapshot() -> Snapshot {
     let (id, runtime) = ("c0ffee00".into(), ContainerRuntime::Containerd);
     let container = Container { id, runtime, pod: Some(pod), container_pid: None };
     snapshot.processes[0].container = Some(container.into());
+    let mig = MigInstance { uuid: "MIG-1".into(), profile: "1g.10gb".into() };
+    snapshot.processes[0].mig = Some(mig.into());
     snapshot
 }
 
@@ -142,6 +145,8 @@ fn labels_become_attributes() {
         "process.executable.name=train",
         "process.owner=ann",
         "process.pid=#47",
+        "vramscope.mig=MIG-1",
+        "vramscope.mig_profile=1g.10gb",
         "vramscope.program=train.py",
     ];
     assert_eq!(texts(&one.attributes), expected);

@@ -53,6 +53,7 @@ fn show(source: Box<dyn Source>, speed: f64, options: &cli::DemoArgs) -> Result<
         is_ascii: false,
         duration: options.duration,
         filter: String::new(),
+        columns: Vec::new(),
     };
     show_top(source, &view)
 }

@@ -159,10 +159,12 @@ fn unlisted_processes() -> Vec<UnlistedProcess> {
 
 fn privileges(host: &HostInfo) -> Privileges {
     let caps = &host.capabilities;
+    // Capabilities of a user namespace have no effect outside of it.
+    let is_host = !host.security.user_namespace;
     Privileges {
         uid: caps.uid,
-        load: caps.bpf && caps.perfmon,
-        inspect: caps.ptrace && caps.read_files,
+        load: is_host && caps.bpf && caps.perfmon,
+        inspect: is_host && caps.ptrace && caps.read_files,
         missing: caps.missing_capabilities(),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use capture::plan::restrictions::Effect;
+
 use super::checks::{AttachModeRow, Checks, Driver, Plan, Privileges};
 
 /// Writes the results, one line each, and the verdict last.
@@ -37,7 +39,12 @@ pub(super) fn write(checks: &Checks, out: &mut dyn Write) -> io::Result<()> {
     for warning in &checks.warnings {
         writeln!(out, "warning    {warning}")?;
     }
-    writeln!(out, "verdict    {}", checks.error.as_deref().unwrap_or("tracing works here"))
+    let refused = checks.restrictions.iter().find(|found| found.effect == Effect::Refused.name());
+    match (refused, &checks.error) {
+        (Some(found), _) => writeln!(out, "verdict    tracing does not work here: {}", found.name),
+        (None, Some(error)) => writeln!(out, "verdict    {error}"),
+        (None, None) => writeln!(out, "verdict    tracing works here"),
+    }
 }
 
 fn privileges(privileges: &Privileges) -> String {
@@ -76,25 +83,27 @@ fn write_driver(driver: &Driver, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(out, "driver     {error}");
     }
     let Some(library) = &driver.library else { return Ok(()) };
+    let stepped = match library.hooked_functions - library.emulated_functions {
+        0 => String::new(),
+        functions => format!(" ({functions} of them single-stepped (slow))"),
+    };
     writeln!(
         out,
-        "driver     {}: {} of {} hooked functions, {} with emulated probe sites, used by {} \
-         processes",
+        "driver     {}: {} of {} hooked functions{stepped}, used by {} process{}",
         driver.path,
         library.hooked_functions,
         Checks::hooks(),
-        library.emulated_functions,
         library.processes,
+        if library.processes == 1 { "" } else { "es" },
     )?;
     if library.unknown_functions.is_empty() {
         return Ok(());
     }
     writeln!(
         out,
-        "warning    {}: {} memory functions are not known, so what they allocate is not counted; \
-         use a newer version of vramscope: {}",
+        "warning    {}: memory functions that this version does not know, so what they allocate is \
+         not counted; use a newer version of vramscope: {}",
         driver.path,
-        library.unknown_functions.len(),
         library.unknown_functions.join(", "),
     )
 }

@@ -45,6 +45,7 @@ pub(crate) fn run(options: &TopArgs) -> Result<Outcome> {
         is_ascii: options.ascii,
         duration: options.duration,
         filter: options.filter.clone().unwrap_or_default(),
+        columns: options.columns.clone(),
     };
     if !options.command.is_empty() {
         return exit_status::own_failure_outcome(in_process::run(options, &view));

@@ -3,13 +3,16 @@
 use engine::view::GpuRow;
 use formats::report::live::text::format_age;
 use formats::report::tables::gpus::{self, GpuTexts};
+use formats::report::tables::incidents::mark_text;
 use formats::report::tables::sites::composition;
-use formats::report::tables::sparkline;
+use formats::report::tables::{chart_column, sparkline};
 use formats::report::view::{note_text, verdict_line, wrap};
 use formats::sanitize::sanitize;
 use ratatui::layout::Rect;
+use ratatui::style::Modifier;
 
 use super::{Canvas, ROOMY};
+use crate::top::frame::TopFrame;
 use crate::top::pages::rows::Shown;
 use crate::top::state::{ClickAreas, MemoryBy, Page, State, Tab};
 use crate::top::theme::Tone;
@@ -76,10 +79,9 @@ fn title(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) {
         let speed = if replay.has_ended { String::new() } else { format!(" {}x", replay.speed) };
         marks.push(format!("{}{speed}{end}", format_age(replay.elapsed)));
     }
-    if state.back > 0 {
-        marks.push(format!("REWOUND {}", behind(canvas)));
-    } else if state.is_paused {
-        marks.push("PAUSED".to_owned());
+    if let Some(held) = &state.held {
+        marks.push(if held.is_rewound { "REWOUND" } else { "PAUSED" }.to_owned());
+        marks.extend(behind(shown));
     }
     if state.baseline.is_some() {
         marks.push("BASELINE".to_owned());
@@ -88,18 +90,16 @@ fn title(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) {
     if inexact {
         marks.push("not exact".to_owned());
     }
-    let tone = if state.back > 0 || state.is_paused { Tone::Warning } else { Tone::Dim };
+    let tone = if state.held.is_some() { Tone::Warning } else { Tone::Dim };
     canvas.put_right(area, area.y, &format!(" {}", marks.join(" ")), tone);
 }
 
-/// Returns how long ago the shown frame was.
-fn behind(canvas: &Canvas<'_>) -> String {
-    let time = |back: usize| {
-        let (_, frame) = canvas.state.history.get(back)?;
-        frame.hosts.first().map(|host| host.snapshot.at)
-    };
-    let newest = time(0).zip(time(canvas.state.back));
-    newest.map_or_else(String::new, |(now, then)| format_age(now - then))
+/// Returns how long before the newest frame the shown one was, if it is another.
+fn behind(shown: &Shown<'_>) -> Option<String> {
+    let (_, newest) = shown.history.newest()?;
+    let time = |frame: &TopFrame| frame.hosts.first().map(|host| host.snapshot.at);
+    let behind = time(newest)? - time(shown.frame)?;
+    (behind.millis() >= 1000).then(|| format_age(behind))
 }
 
 /// Draws the GPUs of all hosts; returns the line after them.
@@ -209,11 +209,20 @@ fn usage_line(
     area: Rect,
 ) {
     let Some(texts) = texts(shown, host, gpu) else { return };
-    let usage = shown.history.usage(host);
-    let values = usage.map(|usage| usage.gpu(gpu.gpu, shown.number)).unwrap_or_default();
+    let values = shown.usage(host, |usage, until| usage.gpu(gpu.gpu, until));
     let width = usize::from(area.width / 3);
     let x = canvas.put(2, area.y, area.width / 3, &sparkline(&values, width), Tone::Chart);
-    canvas.put(x + 2, area.y, area.right().saturating_sub(x + 2), &texts.parts, Tone::Dim);
+    let x = canvas.put(x + 2, area.y, area.right().saturating_sub(x + 2), &texts.parts, Tone::Dim);
+    let marked = canvas.state.theme.style(Tone::Title).add_modifier(Modifier::UNDERLINED);
+    for (place, _) in shown.marks(host, None, values.len()) {
+        let column = u16::try_from(chart_column(place, values.len(), width)).unwrap_or(u16::MAX);
+        canvas.buffer.set_style(Rect { x: 2 + column, y: area.y, width: 1, height: 1 }, marked);
+    }
+    let newest = shown.marks(host, None, values.len()).next();
+    let newest = newest.map(|(_, mark)| format!("mark {}", mark_text(mark)));
+    if let Some(text) = newest.filter(|it| usize::from(area.right() - x) > it.chars().count() + 2) {
+        canvas.put(x + 2, area.y, area.width, &text, Tone::Title);
+    }
 }
 
 /// Draws the verdict on each host; returns the line after them.
@@ -243,7 +252,9 @@ fn verdicts(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect) -> u16 {
 
 fn tabs(canvas: &mut Canvas<'_>, shown: &Shown<'_>, area: Rect, areas: &mut ClickAreas) -> u16 {
     let leaks: usize = shown.views.iter().map(|view| view.leaks.len()).sum();
-    let incidents = super::lists::all_incidents(shown).len();
+    let incidents = shown.history.incidents(shown.number).count();
+    let of_agents = shown.frame.hosts.iter().map(|host| host.incidents.len());
+    let incidents = incidents + of_agents.sum::<usize>();
     let mut x = 0;
     for (index, tab) in Tab::ALL.iter().enumerate() {
         let number = match tab {

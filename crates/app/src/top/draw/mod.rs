@@ -75,7 +75,7 @@ pub(super) struct Outcome {
 /// Draws the state.
 pub(crate) fn draw(buffer: &mut Buffer, state: &mut State, sources: &SourceLines) {
     let area = buffer.area;
-    let found = state.history.get(state.back).map(|(number, frame)| (number, Arc::clone(frame)));
+    let found = state.shown().map(|(number, frame)| (number, Arc::clone(frame)));
     let outcome = match found {
         _ if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 => {
             Canvas { buffer, state }.put(0, 0, area.width, "too small", Tone::Plain);
@@ -115,7 +115,7 @@ fn with_views<T>(
     let facts: Vec<_> = frame.hosts.iter().map(|host| gpu_facts(&host.context.gpus)).collect();
     let hosts = frame.hosts.iter().zip(&facts);
     let views = hosts.map(|(host, facts)| View::of(&host.snapshot, facts)).collect();
-    show(&Shown { frame, number, views, history: &state.history })
+    show(&Shown { frame, number, views, history: &state.history, held: state.held.as_ref() })
 }
 
 fn draw_page(

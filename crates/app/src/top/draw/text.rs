@@ -1,6 +1,7 @@
 //! Draws pages of text, and details below a table.
 
-use formats::report::tables::columns_chart;
+use formats::report::tables::incidents::mark_text;
+use formats::report::tables::{chart_column, columns_chart};
 use formats::report::view::{compact_size, wrap};
 use ratatui::layout::Rect;
 
@@ -72,9 +73,10 @@ pub(super) fn details(
         }
         (Page::Tab(Tab::Incidents), _) => incident_lines(shown, index, usize::from(area.width)),
         (Page::Sites { host, key }, _) => {
-            let usage = shown.history.usage(host);
-            let values = usage.map(|it| it.process(key, shown.number)).unwrap_or_default();
-            chart(canvas, &values, area);
+            let values = shown.usage(host, |usage, until| usage.process(key, until));
+            let marks = shown.marks(host, Some(key.pid), values.len());
+            let marks: Vec<_> = marks.map(|(at, mark)| (at, mark_text(mark))).collect();
+            chart(canvas, &values, &marks, area);
             return;
         }
         _ => None,
@@ -84,7 +86,7 @@ pub(super) fn details(
 
 fn incident_lines(shown: &Shown<'_>, index: usize, width: usize) -> Option<Vec<TextLine>> {
     let all = all_incidents(shown);
-    let (_, incident) = all.get(index)?;
+    let incident = &all.get(index)?.1;
     let mut lines = vec![(incident.title(), Tone::Title)];
     lines.extend(wrap(&incident.summary, width, 2).into_iter().map(|it| (it, Tone::Strong)));
     for detail in &incident.details {
@@ -94,8 +96,9 @@ fn incident_lines(shown: &Shown<'_>, index: usize, width: usize) -> Option<Vec<T
     Some(lines)
 }
 
-/// Draws used memory over time, from 0 to its maximum.
-fn chart(canvas: &mut Canvas<'_>, values: &[u64], area: Rect) {
+/// Draws used memory over time, from 0 to its maximum. `marks`: labels of values for the line above,
+/// newest first.
+fn chart(canvas: &mut Canvas<'_>, values: &[u64], marks: &[(usize, String)], area: Rect) {
     let top = values.iter().copied().max().unwrap_or(0);
     let label = compact_size(top);
     let left = u16::try_from(label.chars().count()).unwrap_or(0) + 2;
@@ -106,5 +109,15 @@ fn chart(canvas: &mut Canvas<'_>, values: &[u64], area: Rect) {
     for (index, line) in lines.iter().enumerate() {
         let y = area.y + u16::try_from(index).unwrap_or(u16::MAX);
         canvas.put(area.x + left, y, area.width.saturating_sub(left), line, Tone::Chart);
+    }
+    let mut end = area.right();
+    for (place, label) in marks {
+        let column = u16::try_from(chart_column(*place, values.len(), width)).unwrap_or(0);
+        let x = area.x + left + column;
+        // A part of a label would lose what distinguishes it: the 3 of `epoch 3`.
+        let has_room = usize::from(end.saturating_sub(x)) > label.chars().count();
+        let text = if has_room { format!("┬{label}") } else { "┬".to_owned() };
+        canvas.put(x, area.y - 1, end.saturating_sub(x), &text, Tone::Title);
+        end = end.min(x);
     }
 }

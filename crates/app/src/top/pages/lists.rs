@@ -1,11 +1,14 @@
 //! The table of each page.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use engine::model::{ProcessKey, SiteName};
 use engine::snapshot::{LibraryView, ProcessView, SiteView, ThreadView};
 use engine::verdict::{SiteVerdict, Verdict};
 use engine::view::{FunctionRow, Leak, ProcessState, functions};
+use formats::report::tables::incidents::Incident;
 use formats::report::tables::processes::{self, ProcessColumn};
 use formats::report::tables::{
     allocations, allocators, incidents, kernels, leaks, memory_of, objects, process_filter, sites,
@@ -78,15 +81,14 @@ fn processes<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         }
     };
     let sorted = sorted.map(|index| (index, state.is_reversed));
-    Listing { charts, sorted, ..Listing::of(specs, items, empty_text(state), id, row) }
+    let empty = empty_text(state, "No GPU memory activity yet.");
+    Listing { charts, sorted, ..Listing::of(specs, items, empty, id, row) }
 }
 
-fn empty_text(state: &State) -> String {
-    if !state.filter.is_empty() || state.only_leaks {
-        "Nothing matches; Esc shows all processes.".to_owned()
-    } else {
-        "No GPU memory activity yet.".to_owned()
-    }
+/// Returns the text of an empty list; `text`: without a filter.
+fn empty_text(state: &State, text: &str) -> String {
+    let is_filtered = !state.filter.is_empty() || state.only_leaks;
+    if is_filtered { "Nothing matches; Esc shows all processes." } else { text }.to_owned()
 }
 
 fn process_row(
@@ -96,7 +98,7 @@ fn process_row(
     (host, index, depth): (usize, usize, usize),
 ) -> Row {
     let Some(row) = shown.row(host, index) else { return Row::default() };
-    let usage = shown.usage(host, row);
+    let usage = shown.usage(host, |usage, until| usage.process(row.process.key, until));
     let Some(of) = shown.cells(host, row, &usage, state) else { return Row::default() };
     let cell = |column: &ProcessColumn| {
         let text = processes::cell(*column, row, &of);
@@ -136,7 +138,7 @@ fn suspects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         Some(wait) => {
             format!("Too early to tell: {} to go.", formats::report::view::duration_words(wait))
         }
-        None => "No leak found.".to_owned(),
+        None => empty_text(state, "No leak found."),
     };
     Listing::of(
         leaks::COLUMNS.to_vec(),
@@ -177,7 +179,7 @@ fn of_tensors<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     Listing::of(
         allocators::COLUMNS.to_vec(),
         rows,
-        "No process uses an allocator that is known, such as PyTorch's.",
+        empty_text(state, "No process uses an allocator that is known, such as PyTorch's."),
         |(host, row, view, pool)| {
             let pool = pool.map(|pool| (pool.device, pool.pool));
             id_of((*host, row.process.key, view.allocator, pool))
@@ -195,11 +197,11 @@ fn of_objects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     for (host, row) in wanted(shown, state) {
         rows.extend(row.process.objects.iter().map(|view| (host, row, view)));
     }
-    rows.sort_by_key(|(_, _, view)| std::cmp::Reverse(view.live));
+    rows.sort_by_key(|(_, _, view)| Reverse(view.live));
     Listing::of(
         objects::COLUMNS.to_vec(),
         rows,
-        "No stream, event, graph or module was created yet.",
+        empty_text(state, "No stream, event, graph or module was created yet."),
         |(host, row, view)| id_of((*host, row.process.key, view.kind)),
         |(host, row, view)| plain_row(objects::cells(row, view), *host, row.process.key),
     )
@@ -207,6 +209,11 @@ fn of_objects<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
 
 fn of_kernels<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     let mut rows = Vec::new();
+    let mut processes = shown.frame.hosts.iter().flat_map(|host| &host.snapshot.processes);
+    let empty = match processes.any(|process| process.activity.is_some()) {
+        true => "No kernel was launched and nothing was copied yet.",
+        false => "Launches and copies are not counted; --kernels counts them.",
+    };
     for (host, row) in wanted(shown, state) {
         let Some(activity) = &row.process.activity else { continue };
         let of_kernels = activity.kernels.iter().map(Ok);
@@ -219,11 +226,11 @@ fn of_kernels<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
         Ok(kernel) => kernel.launches,
         Err(copy) => copy.calls,
     };
-    rows.sort_by_key(|(.., one)| std::cmp::Reverse(count(one)));
+    rows.sort_by_key(|(.., one)| Reverse(count(one)));
     Listing::of(
         kernels::COLUMNS.to_vec(),
         rows,
-        "Launches and copies are not counted; --kernels counts them.",
+        empty_text(state, empty),
         |(host, row, _, one)| {
             let key = row.process.key;
             match one {
@@ -241,23 +248,38 @@ fn of_kernels<'a>(shown: &'a Shown<'a>, state: &'a State) -> Listing<'a> {
     )
 }
 
-/// Returns what happened: what was seen here, then what agents have written.
-pub(crate) fn all_incidents<'a>(shown: &'a Shown<'a>) -> Vec<(usize, &'a incidents::Incident)> {
-    let mut all = shown.history.incidents(shown.frame);
-    let hosts = shown.frame.hosts.iter().enumerate();
-    all.extend(hosts.flat_map(|(host, it)| it.incidents.iter().map(move |one| (host, one))));
-    all
+/// Returns what happened, newest first: what was seen here, then what agents have written.
+pub(crate) fn all_incidents<'a>(shown: &'a Shown<'a>) -> Vec<(usize, Cow<'a, Incident>)> {
+    let Shown { history, frame, number, .. } = shown;
+    let seen = history.incidents(*number);
+    let seen = seen.map(|(host, at, one)| (*at, *host, Cow::Borrowed(one)));
+    let marks = history.marks(*number).filter_map(|(host, at, mark)| {
+        let of = frame.hosts.get(*host)?;
+        Some((*at, *host, Cow::Owned(incidents::of_mark(mark, &of.snapshot, &of.context.clock))))
+    });
+    let mut all: Vec<_> = seen.chain(marks).collect();
+    all.sort_by_key(|(at, ..)| Reverse(*at));
+    let written = frame
+        .hosts
+        .iter()
+        .enumerate()
+        .flat_map(|(host, it)| it.incidents.iter().map(move |one| (host, Cow::Borrowed(one))));
+    all.into_iter().map(|(_, host, one)| (host, one)).chain(written).collect()
 }
 
 fn of_incidents<'a>(shown: &'a Shown<'a>) -> Listing<'a> {
     Listing::of(
         incidents::COLUMNS.to_vec(),
         all_incidents(shown),
-        "No out-of-memory error and no anomaly so far.",
+        "No out-of-memory error, no anomaly and no mark so far.",
         |(host, one)| id_of((*host, &one.time, &one.kind, one.pid, &one.summary)),
         |(_, one)| Row {
             cells: one.cells(),
-            tone: if one.kind == "anomaly" { Tone::Warning } else { Tone::Alarm },
+            tone: match &*one.kind {
+                "mark" => Tone::Plain,
+                "anomaly" => Tone::Warning,
+                _ => Tone::Alarm,
+            },
             target: Target::Nothing,
         },
     )
@@ -343,7 +365,7 @@ fn of_sites<'a>(
 }
 
 fn empty_sites(state: &State) -> &'static str {
-    match state.is_paused {
+    match state.held.is_some() {
         _ if !state.site_filter.is_empty() => "Nothing matches; Esc shows everything.",
         true => "Sites were not listed when the screen was frozen; Space goes on.",
         false => "Nothing is listed yet.",
@@ -397,7 +419,7 @@ fn of_allocations<'a>(
         .flat_map(|thread| thread.allocations.iter().map(move |one| (one, thread)))
         .filter(|(one, _)| one.site == site)
         .collect();
-    found.sort_by_key(|(one, _)| (std::cmp::Reverse(one.bytes), std::cmp::Reverse(one.age)));
+    found.sort_by_key(|(one, _)| (Reverse(one.bytes), Reverse(one.age)));
     Some(Listing::of(
         allocations::COLUMNS.to_vec(),
         found,

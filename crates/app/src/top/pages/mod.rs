@@ -149,6 +149,9 @@ pub(crate) fn leak_page(
         line if line.trim_start().starts_with('…') => Tone::Dim,
         _ => Tone::Plain,
     };
-    let lines = text.lines().enumerate();
-    Some(lines.map(|(number, line)| (line.to_owned(), tone((number, line)))).collect())
+    let lines = text.lines().enumerate().flat_map(|(number, line)| {
+        let indent = line.chars().take_while(|c| *c == ' ').count() + 2;
+        wrap(line, width, indent).into_iter().map(move |text| (text, tone((number, line))))
+    });
+    Some(lines.collect())
 }

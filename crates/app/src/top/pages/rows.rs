@@ -1,11 +1,13 @@
 //! The processes that are listed: filtered, sorted and grouped.
 
-use engine::model::Bytes;
-use engine::view::{GroupBy, GroupTotals, ProcessOrder, ProcessRow, View, group_label, tree};
+use engine::model::{Bytes, Mark, Pid};
+use engine::view::{
+    GroupBy, GroupTotals, ProcessOrder, ProcessRow, UsageHistory, View, group_label, tree,
+};
 use formats::report::tables::process_filter;
 use formats::report::tables::processes::ProcessCells;
 
-use crate::top::frame::{FrameHistory, TopFrame};
+use crate::top::frame::{FrameHistory, HeldFrame, TopFrame};
 use crate::top::state::State;
 
 /// A frame with its views.
@@ -16,6 +18,7 @@ pub(crate) struct Shown<'a> {
     /// View of each host.
     pub(crate) views: Vec<View<'a>>,
     pub(crate) history: &'a FrameHistory,
+    pub(crate) held: Option<&'a HeldFrame>,
 }
 
 /// A line of the list of processes.
@@ -32,7 +35,7 @@ impl<'a> Shown<'a> {
         self.views.get(host)?.processes.get(index)
     }
 
-    /// Returns what the cells of a row need. `history`: see [`Shown::usage`].
+    /// Returns what the cells of a row need. `history`: used memory of the process over time.
     pub(crate) fn cells(
         &'a self,
         host: usize,
@@ -47,10 +50,29 @@ impl<'a> Shown<'a> {
         Some(ProcessCells { view, host: &of.name, history, baseline, resident })
     }
 
-    /// Returns the used memory of a process over time.
-    pub(crate) fn usage(&self, host: usize, row: &ProcessRow<'_>) -> Vec<u64> {
-        let usage = self.history.usage(host);
-        usage.map(|usage| usage.process(row.process.key, self.number)).unwrap_or_default()
+    /// Returns the values of a chart that ends at this frame.
+    pub(crate) fn usage(
+        &self,
+        host: usize,
+        values: impl FnOnce(&UsageHistory, u64) -> Vec<u64>,
+    ) -> Vec<u64> {
+        let usage = self.history.usage(self.held, host);
+        usage.map(|usage| values(usage, self.number)).unwrap_or_default()
+    }
+
+    /// Returns the marks of a host, newest first, each with its place in a chart of `length` values
+    /// that ends at this frame. `pid`: without those of other processes.
+    pub(crate) fn marks(
+        &self,
+        host: usize,
+        pid: Option<Pid>,
+        length: usize,
+    ) -> impl Iterator<Item = (usize, &Mark)> {
+        let is_about = move |mark: &Mark| pid.is_none() || mark.pid.is_none() || mark.pid == pid;
+        let first = (self.number + 1).saturating_sub(length as u64).max(1);
+        let all = self.history.marks(self.number);
+        let all = all.filter(move |(of, at, mark)| *of == host && *at >= first && is_about(mark));
+        all.map(move |(_, at, mark)| (usize::try_from(at - first).unwrap_or(0), mark))
     }
 
     /// Returns the lines of the list of processes.

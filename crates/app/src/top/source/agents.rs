@@ -111,12 +111,11 @@ impl Source for AgentsSource {
         }
         self.next = (self.next + requests.get().interval).max(Instant::now());
         let mut hosts = Vec::new();
-        for (name, slot) in &self.agents {
+        for (_, slot) in &self.agents {
             let slot = lock(slot);
             let Some(mut host) = slot.host.clone() else { continue };
             if let Some(failure) = &slot.failure {
-                host.missing =
-                    Some(format!("{name}: {failure}; values are those of its last answer"));
+                host.missing = Some(format!("{failure}; values are those of its last answer"));
             }
             hosts.push(host);
         }

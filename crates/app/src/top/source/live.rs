@@ -64,9 +64,6 @@ impl LiveSource {
     /// Returns the state at this time.
     fn frame(&mut self, options: &SnapshotOptions) -> TopFrame {
         let at = capture::monotonic();
-        for event in self.keepers.iter().flat_map(|search| search.found(at)) {
-            self.state.ledger.apply(&event);
-        }
         let snapshot = self.state.ledger.snapshot(at, options);
         if let Some(search) = &mut self.keepers {
             search.search(&snapshot.suspects);

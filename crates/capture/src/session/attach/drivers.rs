@@ -9,6 +9,7 @@ use engine::model::blocks::{Allocator, BlocksUnavailable};
 use engine::model::ids::Pid;
 
 use super::super::load::bpf_object::{LoadedObject, ProbeSet};
+use super::super::read::unknown_calls::UnknownFunctions;
 use super::super::{SessionOptions, Target, unique};
 use super::context_discovery::ContextDiscovery;
 use super::probes::{AttachedProbes, ProbePoint, attach};
@@ -52,14 +53,14 @@ pub enum Notice {
         /// Number of functions whose calls are recorded.
         functions: usize,
         /// Functions that could not be wrapped.
-        missing: Vec<&'static str>,
+        missing: Vec<Box<str>>,
     },
     /// Probes of another tool hide calls from the in-process library.
     HiddenCalls {
         /// The process.
         pid: Pid,
         /// The functions.
-        functions: Vec<&'static str>,
+        functions: Vec<Box<str>>,
     },
     /// A library could not be probed.
     NotAttached {
@@ -131,9 +132,6 @@ pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of failures kept, so that each is reported once.
 const MAX_REPORTED_FAILURES: usize = 1024;
 
-/// Maximum number of unknown functions that are counted. Their numbers have 16 bits.
-const MAX_UNKNOWN_FUNCTIONS: usize = 4096;
-
 struct AttachedDriver {
     file: DriverLibrary,
     installed: bool,
@@ -165,8 +163,8 @@ pub(crate) struct DriverAttachments {
     /// Processes that mapped a library with an allocator since the last drain; true if some may be
     /// missing.
     allocators: (Vec<Pid>, bool),
-    /// Unknown memory functions of all drivers, by their number.
-    unknown_functions: Vec<Box<str>>,
+    /// Unknown memory functions of all drivers, with the numbers in their probes.
+    unknown_functions: UnknownFunctions,
     notices: Vec<Notice>,
 }
 
@@ -196,7 +194,7 @@ impl DriverAttachments {
             new_processes: Vec::new(),
             mapped: Vec::new(),
             allocators: (Vec::new(), false),
-            unknown_functions: Vec::new(),
+            unknown_functions: UnknownFunctions::default(),
             notices,
         }
     }
@@ -314,24 +312,19 @@ impl DriverAttachments {
         std::mem::take(&mut self.notices)
     }
 
-    /// Returns the unknown memory functions of all drivers, by the number in their probes.
-    pub(crate) fn unknown_functions(&self) -> &[Box<str>] {
+    /// Returns the unknown memory functions of all drivers.
+    pub(crate) const fn unknown_functions(&self) -> &UnknownFunctions {
         &self.unknown_functions
     }
 
     /// Returns the probe points of the unknown functions of a library, and numbers those that are new.
     fn unknown_points(&mut self, library: &DriverLibrary) -> Vec<ProbePoint> {
         let known = &mut self.unknown_functions;
-        let room = MAX_UNKNOWN_FUNCTIONS.saturating_sub(known.len());
-        let number = |function: &UnknownFunction| {
-            let found = known.iter().position(|name| *name == function.name);
-            if found.is_none() {
-                known.push(function.name.clone());
-            }
-            let cookie = found.unwrap_or(known.len() - 1) as u64;
-            ProbePoint { offset: function.offset, cookie }
+        let point = |function: &UnknownFunction| {
+            let cookie = known.number(&function.name)?.into();
+            Some(ProbePoint { offset: function.offset, cookie })
         };
-        library.unknown.iter().take(room).map(number).collect()
+        library.unknown.iter().filter_map(point).collect()
     }
 
     /// Returns the descriptors that are ready after new mappings.

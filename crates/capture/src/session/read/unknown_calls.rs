@@ -10,6 +10,32 @@ use crate::error::Error;
 use crate::session::processes::ProcessTable;
 use crate::wire::{self, parse};
 
+/// Maximum number of functions that are counted. Their numbers have 16 bits.
+const MAX_FUNCTIONS: usize = 4096;
+
+/// The functions of all drivers, by number.
+#[derive(Default)]
+pub(crate) struct UnknownFunctions(Vec<Box<str>>);
+
+impl UnknownFunctions {
+    /// Returns the number of a function; `None` if there are too many.
+    pub(crate) fn number(&mut self, name: &str) -> Option<u16> {
+        let known = self.0.iter().position(|known| **known == *name);
+        let number = known.unwrap_or(self.0.len());
+        if number == MAX_FUNCTIONS {
+            return None;
+        }
+        if known.is_none() {
+            self.0.push(name.into());
+        }
+        u16::try_from(number).ok()
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// The counters of such calls.
 pub(crate) struct UnknownCalls {
     counters: CounterTable<wire::UnknownKey, u64>,
@@ -18,16 +44,20 @@ pub(crate) struct UnknownCalls {
 
 impl UnknownCalls {
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
-        let table = Table::Map(loaded.map("unknown_calls")?);
-        Ok(Self { counters: CounterTable::new(table), total: 0 })
+        Ok(Self::with_table(Table::Map(loaded.map("unknown_calls")?)))
+    }
+
+    /// Reads the counters in a table.
+    pub(crate) fn with_table(table: Table) -> Self {
+        Self { counters: CounterTable::new(table), total: 0 }
     }
 
     /// Adds the calls since the last poll to the activity of their programs; cheap if there are none.
-    /// `total` is the counter of all of them, `names` has the functions by number.
+    /// `total` is the counter of all of them.
     pub(crate) fn poll(
         &mut self,
         total: u64,
-        names: &[Box<str>],
+        functions: &UnknownFunctions,
         now: Timestamp,
         processes: &mut ProcessTable,
     ) -> Result<(), Error> {
@@ -35,7 +65,7 @@ impl UnknownCalls {
             return Ok(());
         }
         for (key, value) in self.counters.read()? {
-            let name = names.get(usize::from(key.function));
+            let name = functions.0.get(usize::from(key.function));
             let (Some(function), Some(calls)) = (name, parse::<u64>(&value)) else { continue };
             let own = &mut processes.program(key.program()).activity;
             let reported = self.counters.reported(&mut own.unknown, key);

@@ -8,7 +8,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::leak::{always_unused, is_bounded};
 use crate::model::{
     AllocationKey, Allocator, AllocatorTotals, BlockEvent, BlockOp, BlockTracking, Bytes, DeviceId,
-    EndReason, Event, MemoryKind, SiteId, Timestamp,
+    EndReason, Event, MemoryKind, Sampling, SamplingView, SiteId, Timestamp,
 };
 use crate::verdict::CacheTensors;
 
@@ -36,12 +36,25 @@ pub(crate) struct CachedBlock {
     pub(crate) allocated_at: Timestamp,
     site: u32,
     /// Index of its pool.
-    pub(super) pool: u32,
+    pub(super) pool: u16,
+    pub(crate) sampling: Sampling,
 }
 
 impl CachedBlock {
     pub(crate) fn site(&self) -> Option<SiteId> {
         (self.site != NIL).then_some(SiteId(self.site))
+    }
+
+    /// Records its end at its site, if it counts there.
+    fn finish(
+        &self,
+        resource: ResourceKind,
+        reason: EndReason,
+        at: Timestamp,
+        sites: &mut SiteTable,
+    ) {
+        let source = (self.site(), resource);
+        sites.finish_sampled(source, (self.bytes, self.sampling), self.allocated_at, reason, at);
     }
 }
 
@@ -81,11 +94,12 @@ pub(crate) struct BlockCache {
     pub(super) pools: Vec<Pool>,
     /// Driver memory whose first block was seen: start address, pool and time. Such memory belongs
     /// to the pool even when all its blocks are free.
-    pub(super) segments: BTreeMap<u64, (u32, Timestamp)>,
+    pub(super) segments: BTreeMap<u64, (u16, Timestamp)>,
     /// Number of segments at which those that were freed are forgotten.
     sweep_at: usize,
     /// Number of blocks dropped because of a limit.
     pub(super) unlisted: u64,
+    pub(super) sampling: Option<SamplingView>,
 }
 
 impl BlockCache {
@@ -100,6 +114,7 @@ impl BlockCache {
             segments: BTreeMap::new(),
             sweep_at: MIN_SEGMENTS,
             unlisted: 0,
+            sampling: None,
         }
     }
 
@@ -130,8 +145,7 @@ impl BlockCache {
     fn clear(&mut self, at: Timestamp, sites: &mut SiteTable) {
         let resource = self.resource();
         for block in self.blocks.drain() {
-            let source = (block.site(), resource);
-            sites.finish(source, block.bytes, block.allocated_at, EndReason::Released, at);
+            block.finish(resource, EndReason::Released, at, sites);
         }
         self.pools.clear();
         self.segments.clear();
@@ -153,7 +167,7 @@ impl BlockCache {
         // A pool that ended has no blocks.
         let unused = self.pools.iter().position(|one| one.blocks == 0)?;
         self.pools[unused] = new;
-        self.segments.retain(|_, (pool, _)| *pool as usize != unused);
+        self.segments.retain(|_, (pool, _)| usize::from(*pool) != unused);
         Some(unused)
     }
 
@@ -161,7 +175,7 @@ impl BlockCache {
         let hash = self.hasher.hash_one(address);
         let found = self.blocks.find_entry(hash, |block| block.address == address).ok()?;
         let block = found.remove().0;
-        if let Some(pool) = self.pools.get_mut(block.pool as usize) {
+        if let Some(pool) = self.pools.get_mut(usize::from(block.pool)) {
             pool.subtract(block.bytes);
         }
         Some(block)
@@ -176,7 +190,7 @@ impl BlockCache {
         let Self { blocks, hasher, .. } = self;
         let hash = hasher.hash_one(block.address);
         blocks.insert_unique(hash, block, |block| hasher.hash_one(block.address));
-        if let Some(pool) = self.pools.get_mut(block.pool as usize) {
+        if let Some(pool) = self.pools.get_mut(usize::from(block.pool)) {
             pool.add(block.bytes);
         }
         true
@@ -191,8 +205,7 @@ impl BlockCache {
         sites: &mut SiteTable,
     ) -> bool {
         let Some(block) = self.remove(address) else { return false };
-        let source = (block.site(), self.resource());
-        sites.finish(source, block.bytes, block.allocated_at, reason, at);
+        block.finish(self.resource(), reason, at, sites);
         true
     }
 
@@ -215,18 +228,18 @@ impl BlockCache {
             return;
         }
         match call.op {
-            BlockOp::Allocated { address, bytes, site } => {
+            BlockOp::Allocated { address, bytes, site, sampling } => {
                 // Its free was lost: an allocated block is never returned again.
                 self.end(address, EndReason::Replaced, at, sites);
                 self.pools[index].allocations += 1;
-                let (pool, number) = (index as u32, site.map_or(NIL, |site| site.0));
-                if self.insert(CachedBlock { address, bytes, allocated_at: at, site: number, pool })
-                {
+                self.note_sampling(sampling, at);
+                let (pool, number) = (index as u16, site.map_or(NIL, |site| site.0));
+                let allocated_at = at;
+                let block =
+                    CachedBlock { address, bytes, allocated_at, site: number, pool, sampling };
+                if self.insert(block) {
                     let source = (site, self.resource());
-                    match self.pools[index].device {
-                        Some(device) => sites.begin_on(device, source, bytes, at),
-                        None => sites.begin(source.0, source.1, bytes, at),
-                    }
+                    sites.begin_sampled(self.pools[index].device, source, (bytes, sampling), at);
                 }
             }
             BlockOp::Freed { address, .. } => {
@@ -240,6 +253,13 @@ impl BlockCache {
         let pool = &mut self.pools[index];
         let own = AllocatorTotals { allocated: pool.tracked.bytes().0, reserved: pool.reserved };
         pool.update(call.totals.unwrap_or(own), at, sites.start());
+    }
+
+    fn note_sampling(&mut self, sampling: Sampling, at: Timestamp) {
+        let Some(interval) = sampling.interval() else { return };
+        let state = self.sampling.get_or_insert(SamplingView { since: at, interval, skipped: 0 });
+        state.interval = state.interval.max(interval);
+        state.skipped += u64::from(matches!(sampling, Sampling::Skipped(_)));
     }
 
     /// Notes the driver memory that begins at the address of a block: a pool hands out the beginning
@@ -265,12 +285,17 @@ impl BlockCache {
             });
             self.sweep_at = self.segments.len().saturating_mul(2).max(MIN_SEGMENTS);
         }
-        self.segments.insert(address, (pool as u32, at));
+        self.segments.insert(address, (pool as u16, at));
     }
 
     /// Bytes that blocks use on all devices.
     pub(crate) fn allocated_bytes(&self) -> Bytes {
         Bytes(self.pools.iter().fold(0, |sum, pool| pool.allocated.saturating_add(sum)))
+    }
+
+    /// The block at an address.
+    pub(super) fn block(&self, address: u64) -> Option<&CachedBlock> {
+        self.blocks.find(self.hasher.hash_one(address), |block| block.address == address)
     }
 
     /// Live blocks that were allocated after a time.

@@ -46,6 +46,11 @@ impl Allocators {
         self.0.is_empty()
     }
 
+    /// The block at an address.
+    pub(crate) fn block(&self, address: u64) -> Option<&CachedBlock> {
+        self.0.iter().find_map(|one| one.block(address))
+    }
+
     /// Live blocks that were allocated after a time.
     pub(crate) fn blocks_since(
         &self,

@@ -18,6 +18,8 @@ const MAX_SCANNED_BLOCKS: usize = 1 << 21;
 pub(super) struct SegmentUsage {
     /// Size of segments that contain blocks, or whose first block was seen.
     pub(super) held: ByteSum,
+    /// Number of these segments.
+    pub(super) segments: u64,
     /// Memory in segments with blocks that no block uses.
     pub(super) free: ByteSum,
     /// Largest gap between blocks, or between a block and an end of its run.
@@ -41,7 +43,7 @@ struct Segment {
 #[derive(Clone, Copy, Debug, Default)]
 struct SegmentFill {
     bytes: u64,
-    pool: Option<u32>,
+    pool: Option<u16>,
 }
 
 /// Segments of the pools of an allocator, by index of the pool.
@@ -66,13 +68,14 @@ pub(super) fn usage(
         let noted = noted.filter(|(_, seen)| segment.since <= *seen).map(|(pool, _)| *pool);
         if let Some(own) = filled.pool.or(noted).and_then(|pool| of(&mut found, pool)) {
             own.held.add(segment.end.saturating_sub(segment.start));
+            own.segments += 1;
         }
     }
     Ok(found)
 }
 
-fn of(found: &mut [SegmentUsage], pool: u32) -> Option<&mut SegmentUsage> {
-    found.get_mut(pool as usize)
+fn of(found: &mut [SegmentUsage], pool: u16) -> Option<&mut SegmentUsage> {
+    found.get_mut(usize::from(pool))
 }
 
 fn segments(process: &Process) -> Vec<Segment> {

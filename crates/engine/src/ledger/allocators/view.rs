@@ -39,14 +39,24 @@ impl BlockCache {
         };
         let own = libraries.iter().find(|one| *one.library == *self.allocator().library());
         let own = own.map(|own| (own.live_allocations, own.live_bytes));
+        let own = own.filter(|(count, _)| *count > 0);
+        let (reason, opaque) = match (reason, self.allocator()) {
+            (Some(reason), _) => (Some(reason), own.filter(|_| hides_blocks(reason))),
+            (None, Allocator::Rmm) => {
+                let opaque = own.and_then(|own| outside_pools(own, usage.as_deref().ok()?));
+                (opaque.map(|_| BlocksUnavailable::OutsidePools), opaque)
+            }
+            (None, _) => (None, None),
+        };
         AllocatorView {
             pools,
             lost: losses.own.tensors.saturating_add(losses.shared.tensors),
             unlisted: self.unlisted,
             late: self.late,
             reason,
-            opaque: own.filter(|(count, _)| *count > 0 && reason.is_some_and(hides_blocks)),
+            opaque,
             allocator: self.allocator(),
+            sampling: self.sampling,
         }
     }
 
@@ -86,6 +96,15 @@ impl BlockCache {
             }),
         }
     }
+}
+
+/// Returns number and bytes of the allocations of RMM's library that are not memory of its pools.
+fn outside_pools(all: (u64, Bytes), pools: &[SegmentUsage]) -> Option<(u64, Bytes)> {
+    let (count, bytes) = pools.iter().fold(all, |(count, bytes), pool| {
+        let rest = bytes.0.saturating_sub(pool.held.bytes().0);
+        (count.saturating_sub(pool.segments), Bytes(rest))
+    });
+    (count > 0 && bytes > Bytes(0)).then_some((count, bytes))
 }
 
 /// Whether the inside of the allocator's memory is not visible.

@@ -8,7 +8,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::anomaly::SiteBaseline;
 use crate::leak::{MajorityDevice, Track};
 use crate::model::{
-    DeviceId, EndReason, MemoryKind, MemoryLayer, ObjectKind, SiteId, Tid, Timestamp,
+    BLOCK_FRACTIONS, DeviceId, EndReason, MemoryKind, MemoryLayer, ObjectKind, Sampling, SiteId,
+    Tid, Timestamp,
 };
 
 use super::super::memory::allocation::AllocationEntry;
@@ -90,6 +91,14 @@ impl SiteRef {
     }
 }
 
+/// Blocks for which sampled ones stand, themselves excluded, in 1/256 of a block.
+#[derive(Clone, Copy, Debug, Default)]
+struct SampledOthers {
+    live: u64,
+    allocations: u64,
+    freed: u64,
+}
+
 /// Values of one site and kind.
 #[derive(Clone, Debug)]
 pub(crate) struct SiteRow {
@@ -113,6 +122,7 @@ pub(crate) struct SiteRow {
     largest: u64,
     /// Live bytes at the last snapshot.
     pub(crate) shown: ByteSum,
+    others: SampledOthers,
 }
 
 impl SiteRow {
@@ -130,7 +140,23 @@ impl SiteRow {
             during_capture: 0,
             largest: 0,
             shown: ByteSum::default(),
+            others: SampledOthers::default(),
         }
+    }
+
+    /// Live allocations: with sampling, an estimate.
+    pub(crate) const fn live_count(&self) -> u64 {
+        self.track.count.saturating_add(self.others.live / BLOCK_FRACTIONS)
+    }
+
+    /// Allocations so far; the same.
+    pub(crate) const fn allocations(&self) -> u64 {
+        self.track.allocations.saturating_add(self.others.allocations / BLOCK_FRACTIONS)
+    }
+
+    /// Of those: freed by calls; the same.
+    pub(crate) const fn freed(&self) -> u64 {
+        self.track.freed.saturating_add(self.others.freed / BLOCK_FRACTIONS)
     }
 
     fn grow(&mut self, bytes: u64, at: Timestamp) {
@@ -153,6 +179,10 @@ impl SiteRow {
         self.during_capture = self.during_capture.saturating_add(other.during_capture);
         self.largest = self.largest.max(other.largest);
         self.shown = self.shown.plus(other.shown);
+        let (own, more) = (&mut self.others, other.others);
+        own.live = own.live.saturating_add(more.live);
+        own.allocations = own.allocations.saturating_add(more.allocations);
+        own.freed = own.freed.saturating_add(more.freed);
     }
 }
 
@@ -232,15 +262,48 @@ impl SiteTable {
         self.record(site, resource, bytes, at);
     }
 
-    /// The same, on a device.
-    pub(crate) fn begin_on(
+    /// Records a block. One that was not sampled has no site.
+    pub(crate) fn begin_sampled(
         &mut self,
-        device: DeviceId,
+        device: Option<DeviceId>,
         (site, resource): (Option<SiteId>, ResourceKind),
-        bytes: u64,
+        (bytes, sampling): (u64, Sampling),
         at: Timestamp,
     ) {
-        self.record(site, resource, bytes, at).devices.add(Some(device));
+        if matches!(sampling, Sampling::Skipped(_)) {
+            return;
+        }
+        let row = self.record(site, resource, sampling.estimate(bytes), at);
+        row.track.sampled = row.track.sampled.max(sampling.interval());
+        let others = sampling.others(bytes);
+        row.others.live = row.others.live.saturating_add(others);
+        row.others.allocations = row.others.allocations.saturating_add(others);
+        if device.is_some() {
+            row.devices.add(device);
+        }
+    }
+
+    /// Records the end of a block that was allocated at `allocated_at`.
+    pub(crate) fn finish_sampled(
+        &mut self,
+        (site, resource): (Option<SiteId>, ResourceKind),
+        (bytes, sampling): (u64, Sampling),
+        allocated_at: Timestamp,
+        reason: EndReason,
+        at: Timestamp,
+    ) {
+        if matches!(sampling, Sampling::Skipped(_)) {
+            return;
+        }
+        self.finish((site, resource), sampling.estimate(bytes), allocated_at, reason, at);
+        let others = sampling.others(bytes);
+        if others > 0 {
+            let row = self.row(site, resource, at);
+            row.others.live = row.others.live.saturating_sub(others);
+            if matches!(reason, EndReason::Freed | EndReason::Replaced) {
+                row.others.freed = row.others.freed.saturating_add(others);
+            }
+        }
     }
 
     fn record(

@@ -10,7 +10,9 @@ use crate::model::{
     Allocator, DeviceId, MemoryLayer, Nanos, ProcessKey, SiteName, SiteRegistry, Tid, Timestamp,
 };
 use crate::snapshot::Undecided;
-use crate::verdict::{CacheTensors, Resource, SiteVerdict, Verdict, sort_others, sort_suspects};
+use crate::verdict::{
+    CacheTensors, Evidence, Resource, SiteVerdict, Verdict, sort_others, sort_suspects,
+};
 
 use super::super::driver::gpu_memory::GpuMemory;
 use super::super::process::Process;
@@ -253,6 +255,24 @@ impl<'a> SiteTotals<'a> {
         })
     }
 
+    /// Replaces numbers of samples by those of the allocations for which they stand.
+    fn extrapolate(&self, evidence: &mut Evidence) {
+        let rows = || self.rows.iter().map(|(_, _, row)| *row);
+        evidence.sampling = rows().map(|row| row.track.sampled).max().flatten();
+        if evidence.sampling.is_none() {
+            return;
+        }
+        let sum = |of: fn(&SiteRow) -> u64| rows().map(of).fold(0_u64, u64::saturating_add);
+        let (freed, live) = (sum(SiteRow::freed), sum(SiteRow::live_count));
+        // Those that were only freed at the end count as live.
+        let at_end = sum(|row| row.track.freed).saturating_sub(evidence.freed);
+        let share = at_end as f64 / sum(|row| row.track.freed).max(1) as f64;
+        let at_end = (freed as f64 * share) as u64;
+        evidence.created = sum(SiteRow::allocations);
+        evidence.freed = freed.saturating_sub(at_end);
+        evidence.live_count = live.saturating_add(at_end);
+    }
+
     /// Whether most allocations were made while a stream was capturing.
     fn is_captured(&self) -> bool {
         let sum = |of: fn(&SiteRow) -> u64| self.rows.iter().map(|(_, _, row)| of(row)).sum();
@@ -268,6 +288,7 @@ impl<'a> SiteTotals<'a> {
         let (start, has_ended) = (process.sites.start(), process.ended.is_some());
         let (verdict, confidence, mut evidence) =
             Track::classify(&tracks, (start, at), has_ended, has_stack);
+        self.extrapolate(&mut evidence);
         evidence.kept_by = process.kept_by.get(&self.name).cloned();
         SiteVerdict {
             pid: Some(process.key.pid),

@@ -120,7 +120,7 @@ fn rank(
     sort: SortOrder,
 ) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
     let live = sum(counted(group, list_kind), |row| row.track.live).bytes();
-    let count = counted(group, list_kind).map(|row| row.track.count).sum();
+    let count = counted(group, list_kind).map(SiteRow::live_count).sum();
     let first = bytes_of(group).map(|row| row.track.first).min();
     let all = sum(bytes_of(group), |row| row.total);
     let position = super::super::process_view::rank(sort, live, count, first);
@@ -148,11 +148,12 @@ fn site(
         name,
         frames: registry.frames_of(name),
         live_bytes: bytes(|row| row.track.live),
-        live_allocations: count(|row| row.track.count),
+        live_allocations: count(SiteRow::live_count),
         grown: totals.map_or(0, |row| row.track.live.signed_difference(row.shown)),
         bytes_total: bytes(|row| row.total),
-        allocations_total: count(|row| row.track.allocations),
-        freed_total: count(|row| row.track.freed),
+        allocations_total: count(SiteRow::allocations),
+        freed_total: count(SiteRow::freed),
+        sampling: totals.and_then(|row| row.track.sampled),
         peak_bytes: bytes(|row| row.peak),
         peak_at: totals.and_then(|row| row.peak_at),
         seen: any.as_ref().map(|row| (row.track.first, row.track.last)).unwrap_or_default(),
@@ -204,11 +205,11 @@ fn kind(row: &SiteRow) -> Option<SiteKindView> {
     Some(SiteKindView {
         kind: row.resource.kind()?,
         live_bytes: row.track.live.bytes(),
-        live_allocations: row.track.count,
+        live_allocations: row.live_count(),
         unknown_sizes: row.unknown_sizes,
         bytes_total: row.total.bytes(),
-        allocations_total: row.track.allocations,
-        freed_total: row.track.freed,
+        allocations_total: row.allocations(),
+        freed_total: row.freed(),
         peak_bytes: row.peak.bytes(),
     })
 }
@@ -243,7 +244,7 @@ fn processes(
         Some(SiteProcess {
             pid: *pid,
             live_bytes: sum(counted(rows, list_kind), |row| row.track.live).bytes(),
-            live_allocations: counted(rows, list_kind).map(|row| row.track.count).sum(),
+            live_allocations: counted(rows, list_kind).map(SiteRow::live_count).sum(),
             kinds: live_kinds(rows),
         })
     };

@@ -116,6 +116,10 @@ impl ProcessSeries {
                 add_usage_samples(&usage, &labels, gpus, out);
                 add_host_samples(pinned, managed, &labels, out);
                 add_counter_samples(own, process.activity.is_some(), &labels, out);
+                if let Some(mig) = process.mig.as_deref() {
+                    let instance = [label(&mig.uuid), label(&mig.profile)];
+                    out.push_integer(&catalog::PROCESS_MIG, [&labels[..], &instance].concat(), 1);
+                }
                 continue;
             }
             for (gpu, on) in &usage {

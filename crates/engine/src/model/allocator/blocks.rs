@@ -2,7 +2,7 @@
 //! ever added to the driver's bytes.
 
 use crate::model::named::named_enum;
-use crate::model::{Bytes, DeviceId, MemoryKind, SiteId, Timestamp};
+use crate::model::{Bytes, DeviceId, MemoryKind, Sampling, SamplingInterval, SiteId, Timestamp};
 
 named_enum! {
     /// An allocator inside a process.
@@ -104,7 +104,7 @@ impl BlockEvent {
 #[allow(missing_docs, reason = "fields have the names of their types")]
 pub enum BlockOp {
     /// The block was allocated, with a size that the allocator rounded.
-    Allocated { address: u64, bytes: u64, site: Option<SiteId> },
+    Allocated { address: u64, bytes: u64, site: Option<SiteId>, sampling: Sampling },
     /// The block was freed.
     Freed { address: u64, bytes: u64 },
     /// The allocation of this size failed: out of memory.
@@ -133,6 +133,8 @@ named_enum! {
         AttachFailed => "attach_failed",
         /// The allocator is not used: each block is a stream-ordered allocation of the driver.
         AsyncBackend => "async_backend",
+        /// Only the pools of the allocator are tracked, and it holds other memory.
+        OutsidePools => "outside_pools",
         /// The memory of the process does not grow.
         NotGrowing => "not_growing",
     }
@@ -153,13 +155,16 @@ impl BlocksUnavailable {
                 "published builds have no symbols of the arena"
             }
             (Self::NoSymbol, Allocator::Rmm) => {
-                "published builds have no symbols of the functions of its pools"
+                "builds before 26.6 have no symbols of the functions of its pools"
             }
             (Self::NoSymbol, _) => "this build has no symbols of the allocator",
             (Self::Unreadable, _) => "its library is not readable; run as root",
             (Self::AttachFailed, _) => "cannot attach a probe to its library",
             (Self::AsyncBackend, _) => {
                 "PyTorch uses cudaMallocAsync: tensors are listed as stream-ordered allocations"
+            }
+            (Self::OutsidePools, _) => {
+                "only pools are tracked, not arenas, fixed-size resources and single allocations"
             }
             (Self::NotGrowing, _) => {
                 "they are tracked while the memory of the process grows; --allocators tracks them \
@@ -188,6 +193,19 @@ pub struct AllocatorView {
     /// Driver memory that the library of the allocator holds, if its blocks are unknown: number of
     /// allocations and bytes.
     pub opaque: Option<(u64, Bytes)>,
+    /// Set if call stacks were sampled: values by site are estimates.
+    pub sampling: Option<SamplingView>,
+}
+
+/// Sampling of the call stacks of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SamplingView {
+    /// When it began.
+    pub since: Timestamp,
+    /// Largest interval.
+    pub interval: SamplingInterval,
+    /// Number of blocks without a stack, for which others stand.
+    pub skipped: u64,
 }
 
 impl AllocatorView {
@@ -201,6 +219,7 @@ impl AllocatorView {
             late: false,
             reason: None,
             opaque: None,
+            sampling: None,
         }
     }
 

@@ -2,3 +2,4 @@
 
 pub mod blocks;
 pub mod caching_allocator;
+pub mod sampling;

@@ -221,6 +221,7 @@ impl Naive {
             bytes_total: Bytes(sum(total)),
             allocations_total: sum(|log| log.iter().filter(|line| line.is_call()).count() as u64),
             freed_total: sum(freed),
+            sampling: None,
             peak_bytes: Bytes(sum(|log| peak(log).0)),
             peak_at: if let [only] = device[..] { peak(&only.log).1 } else { None },
             seen: (calls().min().unwrap_or_default(), calls().max().unwrap_or_default()),

@@ -1,12 +1,12 @@
 //! Answers besides the objects of [`crate::report::live::json`], and events as incidents.
 
-use engine::model::Bytes;
+use engine::model::{Bytes, Mark, MarkKind, Pid};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::time;
 use crate::WallClock;
-use crate::report::live::json::{HolderJson, OutOfMemoryJson, SiteJson};
+use crate::report::live::json::{HolderJson, MarkJson, OutOfMemoryJson, SiteJson};
 use crate::report::tables::incidents::Incident;
 use crate::report::verdict::json::AnomalyJson;
 use crate::sanitize::{sanitize, sanitized};
@@ -15,11 +15,18 @@ use crate::sanitize::{sanitize, sanitized};
 #[derive(Deserialize)]
 pub(super) struct RequiredFields {
     #[serde(rename = "api")]
-    _api: String,
+    _api: ApiVersion,
     #[serde(rename = "time")]
     _time: String,
     #[serde(rename = "processes")]
     _processes: Vec<IgnoredAny>,
+}
+
+/// Versions of the API that can be read.
+#[derive(Deserialize)]
+enum ApiVersion {
+    #[serde(rename = "v1")]
+    V1,
 }
 
 #[derive(Deserialize)]
@@ -51,6 +58,12 @@ pub(super) fn anomaly(anomaly: &AnomalyJson, clock: &WallClock) -> Incident {
         summary: sanitized(&anomaly.summary),
         details: Vec::new(),
     }
+}
+
+pub(super) fn mark(mark: &MarkJson) -> Option<Mark> {
+    let kind = MarkKind::from_name(&mark.r#type)?;
+    let (at, pid, label) = (time(&mark.time), mark.pid.map(Pid), mark.label.as_str().into());
+    Some(Mark { at, pid, kind, label })
 }
 
 #[derive(Deserialize)]

@@ -76,6 +76,7 @@ pub fn snapshot(
         sites_total: report.sites_total,
         processes: report.processes.iter().map(|one| process::read(one, at)).collect(),
         gpus: view.gpus.iter().filter_map(gpu).collect(),
+        marks: report.marks.iter().filter_map(json::mark).collect(),
         ..Snapshot::default()
     };
     set_undecided(&mut snapshot, &report);

@@ -6,7 +6,8 @@ use engine::model::{
     AddressType, AllocationKey, Allocator, AllocatorPoolView, AllocatorView, BlocksUnavailable,
     Bytes, CacheFragmentation, CallStack, Container, ContainerRuntime, CopyDirection, DeviceId,
     FragmentationUnknown, GpuId, GraphExecId, KernelId, LaunchTarget, MemoryKind, Nanos,
-    ObjectKind, Pid, Pod, ProcessIdentity, ProcessKey, Tid, Timestamp,
+    ObjectKind, Pid, Pod, ProcessIdentity, ProcessKey, SamplingInterval, SamplingView, Tid,
+    Timestamp,
 };
 use engine::snapshot::{
     ActivityView, AllocationView, CopyView, DeviceView, KernelView, KindView, ObjectView,
@@ -19,8 +20,8 @@ use crate::report::json_objects::Word;
 use crate::report::kernels::json::{ActivityJson, CopiesJson, KernelJson};
 use crate::report::live::json::{
     AllocationJson, AllocatorJson, AllocatorPoolJson, ContainerJson, DeviceJson,
-    LifetimeBucketJson, ObjectCountsJson, ProcessJson, SiteJson, SiteKindJson, SiteObjectsJson,
-    SiteProcessJson, ThreadJson,
+    LifetimeBucketJson, ObjectCountsJson, ProcessJson, SamplingJson, SiteJson, SiteKindJson,
+    SiteObjectsJson, SiteProcessJson, ThreadJson,
 };
 
 /// Rates of an answer are per second.
@@ -194,7 +195,13 @@ fn allocator(entry: &AllocatorJson) -> Option<AllocatorView> {
         late: entry.late == Some(true),
         reason: entry.unavailable_reason.as_deref().and_then(BlocksUnavailable::from_name),
         opaque: opaque.map(|(count, bytes)| (count, Bytes(bytes))),
+        sampling: entry.sampling.as_ref().and_then(sampling),
     })
+}
+
+fn sampling(entry: &SamplingJson) -> Option<SamplingView> {
+    let interval = SamplingInterval::from_bytes(entry.interval_bytes)?;
+    Some(SamplingView { since: time(&entry.since), interval, skipped: entry.skipped_blocks })
 }
 
 fn allocator_pool(entry: &AllocatorPoolJson) -> AllocatorPoolView {
@@ -269,6 +276,7 @@ pub(super) fn site(entry: &SiteJson, frames: CallStack) -> SiteView {
         bytes_total: Bytes(entry.bytes_total),
         allocations_total: entry.allocations_total,
         freed_total: entry.frees_total,
+        sampling: entry.sampling_interval_bytes.and_then(SamplingInterval::from_bytes),
         peak_bytes: Bytes(entry.peak_bytes),
         peak_at: None,
         seen: (Timestamp(0), Timestamp(0)),

@@ -1,6 +1,6 @@
 //! Verdicts.
 
-use engine::model::{DeviceId, MemoryKind, Nanos, ObjectKind, Pid, Tid};
+use engine::model::{DeviceId, MemoryKind, Nanos, ObjectKind, Pid, SamplingInterval, Tid};
 use engine::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 use super::{Stacks, site_name};
@@ -59,8 +59,10 @@ fn evidence(entry: &SiteVerdictJson) -> Evidence {
         overdue: one.overdue,
         time_to_verdict: entry.time_to_verdict_seconds.map(seconds),
         freed_at_end: one.freed_at_end.unwrap_or(0),
+        is_freeing: one.is_freeing == Some(true),
         time_until_full: entry.time_until_full_seconds.map(seconds),
         tensors: one.tensors.as_ref().map(tensors),
+        sampling: one.sampling_interval_bytes.and_then(SamplingInterval::from_bytes),
         kept_by: one.kept_by.as_deref().map(|text| sanitize(text).into()),
         ..Evidence::default()
     }

@@ -20,11 +20,11 @@ use std::thread;
 
 use engine::model::Timestamp;
 
-use self::pickle::byte_window::ByteWindow;
+use self::pickle::byte_window::{ByteWindow, NextBlock};
 use self::pickle::error::{ReadError, ReadErrorKind};
 use self::pickle::machine::PickleMachine;
 use self::pickle::value::{RunItem, Value};
-use self::read_ahead::ReadAhead;
+use self::read_ahead::{ReadAhead, read_block};
 use self::replay::device_trace::device_traces;
 use self::replay::live_addresses::LiveAddresses;
 use self::replay::{ReplayContext, TraceReplayer, timestamp};
@@ -44,15 +44,18 @@ const MIN_READ_AHEAD: u64 = 4 << 20;
 pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, ImportError> {
     let io_error = |source| ImportError::Io { path: path.into(), source };
     let (input, is_page) = open(path).map_err(io_error)?;
-    let Some((input, max)) = input else {
+    let Some((mut input, max)) = input else {
         return Err(not_recognised(path, is_page));
     };
     thread::scope(|scope| {
-        let input: Box<dyn Read> = match max {
-            0..MIN_READ_AHEAD => input,
-            _ => Box::new(ReadAhead::start(scope, input).map_err(io_error)?),
+        let next_block: NextBlock<'_> = match max {
+            0..MIN_READ_AHEAD => Box::new(move |used| read_block(&mut input, used)),
+            _ => {
+                let mut ahead = ReadAhead::start(scope, input).map_err(io_error)?;
+                Box::new(move |used| ahead.next_block(used))
+            }
         };
-        let window = ByteWindow::new(input, max);
+        let window = ByteWindow::new(next_block, max);
         read_pickle(window, sink).map_err(|error| explain(path, error, is_page))
     })
 }
@@ -85,7 +88,10 @@ fn open(path: &Path) -> std::io::Result<(Option<Input>, bool)> {
     Ok((page, is_page))
 }
 
-fn read_pickle(input: ByteWindow, sink: &mut dyn ImportSink) -> Result<ImportSummary, ReadError> {
+fn read_pickle(
+    input: ByteWindow<'_>,
+    sink: &mut dyn ImportSink,
+) -> Result<ImportSummary, ReadError> {
     let total = input.remaining();
     let mut builder = SnapshotBuilder::new(sink, total);
     let value = PickleMachine::new(input, &mut builder).run()?;

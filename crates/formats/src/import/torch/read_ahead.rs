@@ -4,17 +4,30 @@ use std::io::{self, ErrorKind, Read};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, Scope};
 
-/// Bytes that are read at once, and maximum number of blocks that wait.
-const BLOCK_BYTES: usize = 256 << 10;
+use super::pickle::byte_window::{BLOCK_BYTES, HEAD_ROOM};
+
+/// Maximum number of blocks that wait.
 const MAX_BLOCKS: usize = 4;
 
-/// The bytes that were read.
+/// Reads the next block: head room and bytes, none at the end. `block` is used again.
+pub(super) fn read_block(input: &mut impl Read, mut block: Vec<u8>) -> io::Result<Vec<u8>> {
+    block.resize(BLOCK_BYTES, 0);
+    loop {
+        match input.read(block.get_mut(HEAD_ROOM..).unwrap_or_default()) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => {
+                block.truncate(HEAD_ROOM.saturating_add(read?));
+                return Ok(block);
+            }
+        }
+    }
+}
+
+/// The blocks that were read.
 pub(super) struct ReadAhead {
     blocks: Receiver<io::Result<Vec<u8>>>,
     /// Blocks to use again.
     used: Sender<Vec<u8>>,
-    block: Vec<u8>,
-    at: usize,
 }
 
 impl ReadAhead {
@@ -27,40 +40,23 @@ impl ReadAhead {
         let (used, empty) = mpsc::channel();
         let read = move || {
             loop {
-                let mut block: Vec<u8> = empty.try_recv().unwrap_or_default();
-                block.resize(BLOCK_BYTES, 0);
-                let block = match input.read(&mut block) {
-                    Ok(0) => return,
-                    Ok(length) => {
-                        block.truncate(length);
-                        Ok(block)
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(error) => Err(error),
-                };
-                let has_failed = block.is_err();
-                if sender.send(block).is_err() || has_failed {
+                let block = read_block(&mut input, empty.try_recv().unwrap_or_default());
+                let is_last = block.as_ref().map_or(true, |block| block.len() <= HEAD_ROOM);
+                if sender.send(block).is_err() || is_last {
                     return;
                 }
             }
         };
         thread::Builder::new().name("file reader".to_owned()).spawn_scoped(scope, read)?;
-        Ok(Self { blocks, used, block: Vec::new(), at: 0 })
+        Ok(Self { blocks, used })
     }
-}
 
-impl Read for ReadAhead {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.at >= self.block.len() {
-            // Without another block, the file has ended.
-            let Ok(next) = self.blocks.recv() else { return Ok(0) };
-            // Fails only if the thread has ended.
-            let _ = self.used.send(std::mem::replace(&mut self.block, next?));
-            self.at = 0;
-        }
-        let read = self.block.get(self.at..).unwrap_or_default().read(out)?;
-        self.at += read;
-        Ok(read)
+    /// Returns the next block, like [`read_block`].
+    pub(super) fn next_block(&mut self, used: Vec<u8>) -> io::Result<Vec<u8>> {
+        // Fails only if the thread has ended.
+        let _ = self.used.send(used);
+        // Without another block, the file has ended.
+        self.blocks.recv().unwrap_or_else(|_| Ok(vec![0; HEAD_ROOM]))
     }
 }
 
@@ -87,18 +83,29 @@ mod tests {
         }
     }
 
+    /// Returns all bytes, and the error if there is one.
+    fn read_all(ahead: io::Result<ReadAhead>) -> (Vec<u8>, Option<String>) {
+        let (mut ahead, mut found, mut used) = (ahead.unwrap(), Vec::new(), Vec::new());
+        loop {
+            match ahead.next_block(used) {
+                Ok(block) if block.len() == HEAD_ROOM => return (found, None),
+                Ok(block) => {
+                    found.extend_from_slice(&block[HEAD_ROOM..]);
+                    used = block;
+                }
+                Err(error) => return (found, Some(error.to_string())),
+            }
+        }
+    }
+
     #[test]
     fn bytes_and_error_are_those_of_the_input() {
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| (number * 31 % 251) as u8).collect();
         thread::scope(|scope| {
-            let mut ahead = ReadAhead::start(scope, Pieces(bytes.clone(), 0)).unwrap();
-            let mut found = Vec::new();
-            let error = ahead.read_to_end(&mut found).unwrap_err();
-            assert_eq!((found == bytes, error.to_string()), (true, "the disk is broken".into()));
-            let mut ahead = ReadAhead::start(scope, &bytes[..]).unwrap();
-            let mut found = Vec::new();
-            ahead.read_to_end(&mut found).unwrap();
-            assert!(found == bytes);
+            let (found, error) = read_all(ReadAhead::start(scope, Pieces(bytes.clone(), 0)));
+            assert_eq!((found == bytes, error.as_deref()), (true, Some("the disk is broken")));
+            let (found, error) = read_all(ReadAhead::start(scope, &bytes[..]));
+            assert_eq!((found == bytes, error), (true, None));
             // A reader that is dropped early ends the thread, or the scope would not end.
             drop(ReadAhead::start(scope, io::repeat(7)).unwrap());
         });

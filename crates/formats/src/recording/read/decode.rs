@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use engine::model::{
     AllocatorTotals, BlockEvent, BlockOp, BlockTracking, ContextCall, Event, EventKind, FailedCall,
     Frame, FunctionId, GpuActivity, GpuId, GraphCall, LostDelta, ObjectCall, ObjectKind, Pid,
-    PoolCall, SiteFrames, SiteName, Tid, Timestamp, UnknownReason, VmmCall,
+    PoolCall, SiteFrames, Tid, Timestamp, UnknownReason, VmmCall,
 };
 
 use super::super::function_table::{FunctionLookup, FunctionTable};
@@ -121,9 +121,9 @@ fn event_kind(
         "stack" => EventKind::Site(stack(cells, tables.frames)?),
         "thread_name" => EventKind::ThreadName(CellValue::get(cells, Column::Name)?),
         "kept_by" => {
-            let site = cells.text(Column::Name).and_then(SiteName::from_text);
             let text = cells.must(Column::Value, cells.text(Column::Value))?;
-            EventKind::KeptBy(cells.must(Column::Name, site)?, sanitized(text).into())
+            let address = cells.must(Column::Address, cells.u64(Column::Address))?;
+            EventKind::KeptBy(address, sanitized(text).into())
         }
         "call_failed" => EventKind::Failed(failed(cells, tables)?),
         "device_map" => EventKind::Gpus(gpus(cells)?),

@@ -47,9 +47,9 @@ pub(crate) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionN
             }
         }
         EventKind::Site(_) => batch.row("stack"),
-        EventKind::KeptBy(site, text) => {
+        EventKind::KeptBy(address, text) => {
             batch.row("kept_by");
-            batch.text(Column::Name, &*site.to_string());
+            batch.number(Column::Address, *address);
             text.put(batch, Column::Value);
         }
         // About the host, not about the traced processes.

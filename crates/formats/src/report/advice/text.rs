@@ -6,7 +6,7 @@ use engine::model::Bytes;
 
 use super::{AdviceReport, GpuAdvice, MAX_SENTENCE_CHARS, NeedResult, StepJson};
 use crate::report::live::text::TextStyle;
-use crate::report::view::wrap;
+use crate::report::text_page::TextPage;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum number of steps per GPU in the text.
@@ -14,24 +14,25 @@ const MAX_LISTED_STEPS: usize = 12;
 
 /// Writes the advice. It may come from a file or another host, so every text is sanitized again.
 pub fn write(out: &mut dyn Write, advice: &AdviceReport, style: TextStyle) -> io::Result<()> {
+    let out = &mut TextPage::new(out, style);
     for (number, gpu) in advice.gpus.iter().enumerate() {
         if number > 0 {
             writeln!(out)?;
         }
-        write_gpu(out, gpu, style)?;
+        write_gpu(out, gpu)?;
     }
     if advice.gpus.is_empty() {
         writeln!(out, "No process holds GPU memory.")?;
     }
     for note in &advice.notes {
         writeln!(out)?;
-        write_wrapped(out, "Note: ", note, style)?;
+        write_wrapped(out, "Note: ", note)?;
     }
     Ok(())
 }
 
-fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Result<()> {
-    writeln!(out, "{}", style.bold(&headline(gpu)))?;
+fn write_gpu(out: &mut TextPage<'_>, gpu: &GpuAdvice) -> io::Result<()> {
+    out.bold(&headline(gpu))?;
     if let Some(need) = gpu.need {
         writeln!(out, "  {}", need_line(need, gpu))?;
     }
@@ -41,12 +42,12 @@ fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Resu
     let listed = &gpu.steps[..listed(gpu)];
     for (number, step) in listed.iter().enumerate() {
         let text = action(step, &process(step));
-        write_wrapped(out, &format!("  {}. ", number + 1), &text, style)?;
-        write_details(out, step, style)?;
+        write_wrapped(out, &format!("  {}. ", number + 1), &text)?;
+        write_details(out, step)?;
         for other in step.alternatives.iter().filter(|other| !gpu.is_small(other)) {
             let also = if step.safe && other.safe { "also" } else { "or" };
-            write_wrapped(out, &format!("     {also} "), &action(other, "it"), style)?;
-            write_details(out, other, style)?;
+            write_wrapped(out, &format!("     {also} "), &action(other, "it"))?;
+            write_details(out, other)?;
         }
     }
     match gpu.steps.len() - listed.len() {
@@ -131,9 +132,9 @@ fn action(step: &StepJson, process: &str) -> String {
     format!("{action}{freed}{safe}")
 }
 
-fn write_details(out: &mut dyn Write, step: &StepJson, style: TextStyle) -> io::Result<()> {
-    write_wrapped(out, "     reason: ", &step.reason, style)?;
-    write_wrapped(out, "     cost:   ", &step.cost, style)?;
+fn write_details(out: &mut TextPage<'_>, step: &StepJson) -> io::Result<()> {
+    write_wrapped(out, "     reason: ", &step.reason)?;
+    write_wrapped(out, "     cost:   ", &step.cost)?;
     for command in &step.commands {
         let prefix = match &*command.language {
             "shell" => "$ ",
@@ -147,15 +148,8 @@ fn write_details(out: &mut dyn Write, step: &StepJson, style: TextStyle) -> io::
 }
 
 /// Writes a text whose later lines are indented like the first.
-fn write_wrapped(
-    out: &mut dyn Write,
-    prefix: &str,
-    text: &str,
-    style: TextStyle,
-) -> io::Result<()> {
+fn write_wrapped(out: &mut TextPage<'_>, prefix: &str, text: &str) -> io::Result<()> {
     let text = sanitize_up_to(text, MAX_SENTENCE_CHARS);
-    for line in wrap(&format!("{prefix}{text}"), style.width, prefix.len()) {
-        writeln!(out, "{line}")?;
-    }
+    out.wrapped(TextStyle::plain, &format!("{prefix}{text}"), prefix.len())?;
     Ok(())
 }

@@ -115,15 +115,10 @@ pub struct ChartSeries {
 impl Section {
     /// Returns a section with the largest rows, whose first cell is a size. Rows with the same texts
     /// are one: their stacks differ only in folded frames.
-    pub(super) fn merged(
-        title: impl Into<String>,
-        columns: &[&'static str],
-        rows: impl Iterator<Item = Vec<Cell>>,
-        most: usize,
-    ) -> Self {
+    pub(super) fn merged(title: impl Into<String>, table: Table, most: usize) -> Self {
         let mut merged: Vec<Vec<Cell>> = Vec::new();
         let mut known: HashMap<Vec<String>, usize> = HashMap::new();
-        for row in rows {
+        for row in table.rows {
             let texts = row.iter().map(Cell::identity).collect();
             let index = *known.entry(texts).or_insert(merged.len());
             match merged.get_mut(index) {
@@ -137,17 +132,12 @@ impl Section {
         };
         merged.sort_by_key(size);
         let all = merged.len();
-        Self::list(title, columns, merged.into_iter().take(most), all)
+        merged.truncate(most);
+        Self::list(title, Table { columns: table.columns, rows: merged }, all)
     }
 
     /// Returns a section with a table. `all`: number of rows, of which the table has the first ones.
-    pub(super) fn list(
-        title: impl Into<String>,
-        columns: &[&'static str],
-        rows: impl Iterator<Item = Vec<Cell>>,
-        all: usize,
-    ) -> Self {
-        let table = Table { columns: columns.to_vec(), rows: rows.collect() };
+    pub(super) fn list(title: impl Into<String>, table: Table, all: usize) -> Self {
         let after = super::omitted_note(all, table.rows.len()).into_iter().collect();
         Self { title: title.into(), table, after, ..Self::default() }
     }

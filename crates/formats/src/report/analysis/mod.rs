@@ -21,6 +21,7 @@ use engine::model::{DeviceId, MemoryKind, Pid, Timestamp};
 use engine::view::View;
 
 use super::live::text::TextStyle;
+use super::text_page::TextPage;
 use super::view::{gpu_facts, write_last, write_out_of_memory};
 use crate::WallClock;
 use crate::import::collecting_sink::FileInfo;
@@ -143,20 +144,21 @@ pub fn write_text(
     filter: &str,
     style: TextStyle,
 ) -> io::Result<()> {
+    let out = &mut TextPage::new(out, style);
     if let Some(state) = result.state() {
         let facts = gpu_facts(&state.gpus);
         let view = View::of(&state.snapshot, &facts);
         let (clock, top) = (file.clock(), file.top.unwrap_or(usize::MAX));
         let more = format!("vramscope report {}{filter} --leak 1", file.path);
-        write_last(out, &view, clock.as_ref(), style, top, &more)?;
+        write_last(out, &view, clock.as_ref(), top, &more)?;
         writeln!(out)?;
         let errors = &state.snapshot.out_of_memory;
         if let Some(clock) = clock.filter(|_| !errors.is_empty()) {
-            write_out_of_memory(out, errors, &state.gpus, &clock, style)?;
+            write_out_of_memory(out, errors, &state.gpus, &clock)?;
             writeln!(out)?;
         }
     }
-    text::write(out, &result.document(file), style)
+    text::write(out, &result.document(file))
 }
 
 /// Writes the evidence and the stack of a leak of the file. Returns whether there is such a leak.
@@ -200,7 +202,7 @@ pub fn write_diff_text(
     comparison: &DiffView<'_>,
     style: TextStyle,
 ) -> io::Result<()> {
-    text::write(out, &views::diff::document(comparison), style)
+    text::write(&mut TextPage::new(out, style), &views::diff::document(comparison))
 }
 
 /// Writes a comparison as a tab-separated table.

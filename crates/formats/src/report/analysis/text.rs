@@ -6,7 +6,8 @@ use engine::model::{Bytes, Timestamp};
 
 use super::document::{AsciiChart, Cell, Document, Line, Section, Table};
 use crate::report::live::text::TextStyle;
-use crate::report::view::{fit, without_directories, wrap};
+use crate::report::text_page::TextPage;
+use crate::report::view::{fit, without_directories};
 use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a line.
@@ -21,91 +22,82 @@ fn clean(text: &str) -> String {
 }
 
 /// Writes a report.
-pub(super) fn write(out: &mut dyn Write, document: &Document, style: TextStyle) -> io::Result<()> {
-    for headline in wrap(&clean(&document.headline), style.width, 2) {
-        let headline = if document.alarm { style.alarm(&headline) } else { style.bold(&headline) };
-        writeln!(out, "{headline}")?;
-    }
+pub(super) fn write(out: &mut TextPage<'_>, document: &Document) -> io::Result<()> {
+    let paint = if document.alarm { TextStyle::alarm } else { TextStyle::bold };
+    out.wrapped(paint, &clean(&document.headline), 2)?;
     for one in &document.lines {
-        line(out, one, style)?;
+        line(out, one)?;
     }
     for part in &document.sections {
-        section(out, part, style)?;
+        section(out, part)?;
     }
     if !document.notes.is_empty() {
         writeln!(out)?;
     }
     for note in &document.notes {
-        line(out, note, style)?;
+        line(out, note)?;
     }
     Ok(())
 }
 
-fn line(out: &mut dyn Write, line: &Line, style: TextStyle) -> io::Result<()> {
-    let (Line::Plain(text) | Line::Dim(text) | Line::Alarm(text)) = line;
-    for text in wrap(&clean(text), style.width, 2) {
-        let text = match line {
-            Line::Plain(_) => text,
-            Line::Dim(_) => style.dim(&text),
-            Line::Alarm(_) => style.alarm(&text),
-        };
-        writeln!(out, "{text}")?;
+fn line(out: &mut TextPage<'_>, line: &Line) -> io::Result<()> {
+    match line {
+        Line::Plain(text) => out.wrapped(TextStyle::plain, &clean(text), 2),
+        Line::Dim(text) => out.wrapped(TextStyle::dim, &clean(text), 2),
+        Line::Alarm(text) => out.wrapped(TextStyle::alarm, &clean(text), 2),
     }
-    Ok(())
 }
 
-fn section(out: &mut dyn Write, section: &Section, style: TextStyle) -> io::Result<()> {
+fn section(out: &mut TextPage<'_>, section: &Section) -> io::Result<()> {
     if section.chart.is_none() && section.table.rows.is_empty() {
         return Ok(());
     }
     writeln!(out)?;
     if !section.title.is_empty() {
-        for title in wrap(&clean(&section.title), style.width, 2) {
-            writeln!(out, "{}", style.bold(&title))?;
-        }
+        out.wrapped(TextStyle::bold, &clean(&section.title), 2)?;
     }
     if let Some(series_chart) = &section.chart {
-        chart(out, series_chart, style)?;
+        chart(out, series_chart)?;
     }
-    table(out, &section.table, style)?;
+    table(out, &section.table)?;
     for one in &section.after {
-        line(out, one, style)?;
+        line(out, one)?;
     }
     Ok(())
 }
 
-fn table(out: &mut dyn Write, table: &Table, style: TextStyle) -> io::Result<()> {
+fn table(out: &mut TextPage<'_>, table: &Table) -> io::Result<()> {
     if table.rows.is_empty() {
         return Ok(());
     }
     let mut columns: Vec<Column> =
         (0..table.columns.len()).map(|index| Column::of(table, index)).collect();
     columns.retain(|column| !column.is_empty);
-    if total(&columns) > style.width {
+    if total(&columns) > out.style.width {
         columns.retain(|column| !column.is_zero);
     }
-    if total(&columns) > style.width {
+    if total(&columns) > out.style.width {
         columns.retain(|column| !column.is_constant);
     }
-    let is_too_wide = total(&columns) > style.width;
+    let is_too_wide = total(&columns) > out.style.width;
     // The site, or another long text, gets its own lines.
     let below = columns.pop_if(|last| is_too_wide && !last.is_numeric);
-    shrink(&mut columns, style.width);
+    shrink(&mut columns, out.style.width);
     let head = columns.iter().map(|column| column.title.clone());
-    writeln!(out, "{}", style.dim(&aligned(head, &columns)))?;
+    out.dim(&aligned(head, &columns))?;
     for row in &table.rows {
         let cells: Vec<Vec<String>> = columns.iter().map(|column| column.lines(row)).collect();
         let height = cells.iter().map(Vec::len).max().unwrap_or(0);
         for index in 0..height {
             let line = cells.iter().map(|lines| lines.get(index).cloned().unwrap_or_default());
             let line = aligned(line, &columns);
-            writeln!(out, "{}", if index == 0 { line } else { style.dim(&line) })?;
+            writeln!(out, "{}", if index == 0 { line } else { out.style.dim(&line) })?;
         }
         let Some(below) = &below else { continue };
         for line in below.lines(row) {
             let line = if below.is_stack { line } else { format!("{}: {line}", below.name) };
-            let text = fit(&line, style.width.saturating_sub(INDENT));
-            writeln!(out, "{:INDENT$}{}", "", style.dim(&text))?;
+            let text = fit(&line, out.style.width.saturating_sub(INDENT));
+            writeln!(out, "{:INDENT$}{}", "", out.style.dim(&text))?;
         }
     }
     Ok(())
@@ -204,7 +196,7 @@ fn aligned(cells: impl Iterator<Item = String>, columns: &[Column]) -> String {
 }
 
 /// Draws the first series with block characters of eight heights.
-fn chart(out: &mut dyn Write, chart: &AsciiChart, style: TextStyle) -> io::Result<()> {
+fn chart(out: &mut TextPage<'_>, chart: &AsciiChart) -> io::Result<()> {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(curve) = chart.curves.first() else { return Ok(()) };
     let times = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
@@ -212,7 +204,7 @@ fn chart(out: &mut dyn Write, chart: &AsciiChart, style: TextStyle) -> io::Resul
     let top = curve.points.iter().map(|(_, bytes)| *bytes).max();
     let Some(top) = top.filter(|top| *top > 0) else { return Ok(()) };
     let label = Bytes(top).to_string();
-    let width = style.width.saturating_sub(label.len() + 3).clamp(CHART_WIDTH.0, CHART_WIDTH.1);
+    let width = out.style.width.saturating_sub(label.len() + 3).clamp(CHART_WIDTH.0, CHART_WIDTH.1);
     let heights = heights(&curve.points, (first, last), width);
     for row in (0..CHART_HEIGHT).rev() {
         let bar = |height: &u64| {
@@ -223,12 +215,12 @@ fn chart(out: &mut dyn Write, chart: &AsciiChart, style: TextStyle) -> io::Resul
         };
         let text: String = heights.iter().map(bar).collect();
         let side = if row + 1 == CHART_HEIGHT { label.clone() } else { " ".repeat(label.len()) };
-        writeln!(out, "  {} {}", style.dim(&side), text.trim_end())?;
+        writeln!(out, "  {} {}", out.style.dim(&side), text.trim_end())?;
     }
     let (first, last) = (clean(&chart.ends.0), clean(&chart.ends.1));
     let room = width.saturating_sub(first.chars().count() + last.chars().count());
     let axis = format!("{:indent$} {first}{:room$}{last}", "", "", indent = label.len());
-    writeln!(out, "  {}", style.dim(&axis))
+    writeln!(out, "  {}", out.style.dim(&axis))
 }
 
 /// Returns the maximum in each of `columns` equal time spans.
@@ -288,7 +280,7 @@ mod tests {
             ],
         };
         let mut out = Vec::new();
-        super::table(&mut out, &table, TextStyle::default()).unwrap();
+        super::table(&mut TextPage::new(&mut out, TextStyle::default()), &table).unwrap();
         let want = "     BYTES  SITE\n       8 B  a\\u{1b}[31m\n  1.00 MiB  f\n            g\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }

@@ -4,39 +4,14 @@ use std::io::{self, Write};
 
 use super::{ExplainReport, ExplainedProcess, LimitJson, ObjectCostJson, PartJson};
 use crate::report::live::text::TextStyle;
-use crate::report::tables::ColumnSpec;
+use crate::report::tables::columns;
+use crate::report::text_page::TextPage;
 use crate::report::view::compact_size;
 use crate::report::view::table;
 use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum number of characters of a text.
 const MAX_CELL_CHARS: usize = 200;
-
-const PARTS: [ColumnSpec; 5] = [
-    ColumnSpec::right("SIZE", 0),
-    ColumnSpec::right("SHARE", 0),
-    ColumnSpec::left("PRECISION", 0),
-    ColumnSpec::flexible("PART", 20, 0),
-    ColumnSpec::flexible("WHAT HELPS", 16, 0),
-];
-
-const LIMITS: [ColumnSpec; 5] = [
-    ColumnSpec::left("LIMIT", 0),
-    ColumnSpec::right("VALUE", 0),
-    ColumnSpec::right("CALLS", 0),
-    ColumnSpec::right("CHANGED", 0),
-    ColumnSpec::left("BOUNDS", 0),
-];
-
-const OBJECTS: [ColumnSpec; 7] = [
-    ColumnSpec::right("TOTAL", 0),
-    ColumnSpec::right("EACH", 0),
-    ColumnSpec::left("BOUNDS", 0),
-    ColumnSpec::right("IMAGE", 0),
-    ColumnSpec::right("LIVE", 0),
-    ColumnSpec::left("KIND", 0),
-    ColumnSpec::flexible("AT", 12, 0),
-];
 
 /// Writes the report, with at most `top` rows per list of objects. It may come from another host, so
 /// every text is sanitized again.
@@ -46,6 +21,7 @@ pub fn write(
     style: TextStyle,
     top: usize,
 ) -> io::Result<()> {
+    let out = &mut TextPage::new(out, style);
     if report.processes.is_empty() {
         return writeln!(out, "The driver reports no memory of these processes.");
     }
@@ -53,17 +29,12 @@ pub fn write(
         if number > 0 {
             writeln!(out)?;
         }
-        write_process(out, process, style, top)?;
+        write_process(out, process, top)?;
     }
     Ok(())
 }
 
-fn write_process(
-    out: &mut dyn Write,
-    process: &ExplainedProcess,
-    style: TextStyle,
-    top: usize,
-) -> io::Result<()> {
+fn write_process(out: &mut TextPage<'_>, process: &ExplainedProcess, top: usize) -> io::Result<()> {
     let user = process.user.as_deref().map_or_else(String::new, |user| format!(", {user}"));
     let at = if process.exited { ", exited, at its highest use" } else { "" };
     let head = format!(
@@ -72,67 +43,66 @@ fn write_process(
         process.pid,
         compact_size(process.driver_bytes)
     );
-    writeln!(out, "{}", style.bold(&sanitize(&head)))?;
+    out.bold(&sanitize(&head))?;
     let all = process.driver_bytes;
     let rows: Vec<_> = process.parts.iter().map(|part| cells(part, all)).collect();
-    table::write(out, &PARTS, &rows, style)?;
+    table::write(out, TextStyle::plain, &PARTS, &rows)?;
     let share = |bytes: u64| percent(bytes, all);
-    writeln!(
-        out,
-        "{}",
-        style.dim(&format!(
-            "measured {}, bounded {}, estimated {}, not explained {}",
-            share(process.measured_bytes),
-            share(process.bounded_bytes),
-            share(process.estimated_bytes),
-            share(process.unexplained_bytes)
-        ))
-    )?;
+    out.dim(&format!(
+        "measured {}, bounded {}, estimated {}, not explained {}",
+        share(process.measured_bytes),
+        share(process.bounded_bytes),
+        share(process.estimated_bytes),
+        share(process.unexplained_bytes)
+    ))?;
     if !process.limits.is_empty() {
         writeln!(out, "\nLimits set with cuCtxSetLimit")?;
         let rows: Vec<_> = process.limits.iter().map(limit_cells).collect();
-        table::write(out, &LIMITS, &rows, style)?;
+        table::write(out, TextStyle::plain, &LIMITS, &rows)?;
     }
     if !process.objects.is_empty() {
         writeln!(out, "\nObjects by site")?;
         let rows: Vec<_> = process.objects.iter().take(top).map(object_cells).collect();
-        table::write(out, &OBJECTS, &rows, style)?;
-        let more = process.objects.len().saturating_sub(top);
-        if more > 0 {
-            writeln!(out, "{}", style.dim(&format!("… {more} more")))?;
-        }
+        table::write(out, TextStyle::plain, &OBJECTS, &rows)?;
+        out.more(process.objects.len().saturating_sub(top) as u64, "more")?;
     }
     Ok(())
 }
 
-fn cells(part: &PartJson, all: u64) -> Vec<String> {
-    let sign = if part.bytes < 0 { "-" } else { "" };
-    let size = part.bytes.unsigned_abs();
-    let precision = match &*part.precision {
-        _ if part.part == "rest" => String::new(),
-        "bounded" => range(part.min_bytes, part.max_bytes),
-        precision => sanitize_up_to(precision, MAX_CELL_CHARS).into_owned(),
-    };
-    vec![
-        format!("{sign}{}", compact_size(size)),
-        format!("{sign}{}", percent(size, all)),
-        precision,
-        sanitize_up_to(&part.description, MAX_CELL_CHARS).into_owned(),
-        sanitize_up_to(&part.advice, MAX_CELL_CHARS).into_owned(),
-    ]
+columns! {
+    const PARTS, fn cells(part: &PartJson, all: u64)
+    let {
+        let sign = if part.bytes < 0 { "-" } else { "" };
+        let size = part.bytes.unsigned_abs();
+        let precision = match &*part.precision {
+            _ if part.part == "rest" => String::new(),
+            "bounded" => range(part.min_bytes, part.max_bytes),
+            precision => sanitize_up_to(precision, MAX_CELL_CHARS).into_owned(),
+        };
+    }
+    {
+        right("SIZE", 0): format!("{sign}{}", compact_size(size)),
+        right("SHARE", 0): format!("{sign}{}", percent(size, all)),
+        left("PRECISION", 0): precision,
+        flexible("PART", 20, 0): sanitize_up_to(&part.description, MAX_CELL_CHARS).into_owned(),
+        flexible("WHAT HELPS", 16, 0): sanitize_up_to(&part.advice, MAX_CELL_CHARS).into_owned(),
+    }
 }
 
-fn limit_cells(limit: &LimitJson) -> Vec<String> {
-    let is_number = limit.limit.contains("launch");
-    let (low, high) = (signed(limit.min_bytes), signed(limit.max_bytes));
-    let bounds = if low == high { low } else { format!("{low} to {high}") };
-    vec![
-        sanitize_up_to(&limit.limit, MAX_CELL_CHARS).into_owned(),
-        if is_number { limit.value.to_string() } else { compact_size(limit.value) },
-        limit.calls.to_string(),
-        signed(limit.bytes),
-        bounds,
-    ]
+columns! {
+    const LIMITS, fn limit_cells(limit: &LimitJson)
+    let {
+        let is_number = limit.limit.contains("launch");
+        let (low, high) = (signed(limit.min_bytes), signed(limit.max_bytes));
+        let bounds = if low == high { low } else { format!("{low} to {high}") };
+    }
+    {
+        left("LIMIT", 0): sanitize_up_to(&limit.limit, MAX_CELL_CHARS).into_owned(),
+        right("VALUE", 0): if is_number { limit.value.to_string() } else { compact_size(limit.value) },
+        right("CALLS", 0): limit.calls.to_string(),
+        right("CHANGED", 0): signed(limit.bytes),
+        left("BOUNDS", 0): bounds,
+    }
 }
 
 /// Returns a change of size: `+64M`.
@@ -145,16 +115,17 @@ fn signed(bytes: i64) -> String {
     format!("{sign}{}", compact_size(bytes.unsigned_abs()))
 }
 
-fn object_cells(cost: &ObjectCostJson) -> Vec<String> {
-    vec![
-        compact_size(cost.bytes),
-        compact_size(cost.bytes_each),
-        range(cost.min_bytes_each, cost.max_bytes_each),
-        cost.image_bytes_each.map_or_else(String::new, compact_size),
-        cost.live.to_string(),
-        sanitize_up_to(&cost.kind, MAX_CELL_CHARS).into_owned(),
-        sanitize_up_to(&cost.location, MAX_CELL_CHARS).into_owned(),
-    ]
+columns! {
+    const OBJECTS, fn object_cells(cost: &ObjectCostJson)
+    {
+        right("TOTAL", 0): compact_size(cost.bytes),
+        right("EACH", 0): compact_size(cost.bytes_each),
+        left("BOUNDS", 0): range(cost.min_bytes_each, cost.max_bytes_each),
+        right("IMAGE", 0): cost.image_bytes_each.map_or_else(String::new, compact_size),
+        right("LIVE", 0): cost.live.to_string(),
+        left("KIND", 0): sanitize_up_to(&cost.kind, MAX_CELL_CHARS).into_owned(),
+        flexible("AT", 12, 0): sanitize_up_to(&cost.location, MAX_CELL_CHARS).into_owned(),
+    }
 }
 
 /// Returns `0B to 12.0M`, or one value if both are the same.

@@ -10,6 +10,7 @@ use crate::report::advice;
 use crate::report::advice::AdviceReport;
 use crate::report::live::text::{TextStyle, format_age, format_count, format_duration};
 use crate::report::redact::redact_paths;
+use crate::report::text_page::TextPage;
 use crate::report::verdict::{callers, location};
 use crate::report::view::write_stack;
 use crate::sanitize::{sanitize, sanitize_up_to};
@@ -125,7 +126,7 @@ fn cause(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     if failed.frames.is_empty() {
         return writeln!(out, "  {}", location(failed.site, &failed.frames));
     }
-    write_stack(out, &failed.frames, TextStyle::default())
+    write_stack(&mut TextPage::new(out, TextStyle::default()), &failed.frames)
 }
 
 fn memory(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {

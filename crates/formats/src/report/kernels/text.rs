@@ -8,6 +8,7 @@ use engine::snapshot::{ActivityView, KernelView, ProcessView, Snapshot};
 use super::super::live::text::{self, TextStyle};
 use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, unnamed_reason};
 use crate::export::ReportContext;
+use crate::report::text_page::TextPage;
 
 /// Maximum width of a name; longer ones are shortened in the middle.
 const NAME_WIDTH: usize = 72;
@@ -19,7 +20,8 @@ pub fn report(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    text::title(out, &context.clock.short(snapshot.at), style)?;
+    let out = &mut TextPage::new(out, style);
+    text::title(out, &context.clock.short(snapshot.at))?;
     let mut is_empty = true;
     for view in &snapshot.processes {
         if let Some(activity) =
@@ -29,13 +31,13 @@ pub fn report(
                 writeln!(out)?;
             }
             is_empty = false;
-            process(out, view, activity, context, style)?;
+            process(out, view, activity, context)?;
         }
     }
     if is_empty {
         writeln!(out, "No launches or copies yet.")?;
     }
-    losses(out, snapshot, context, style)
+    losses(out, snapshot, context)
 }
 
 fn has_activity(activity: &ActivityView, view: &ProcessView) -> bool {
@@ -45,15 +47,14 @@ fn has_activity(activity: &ActivityView, view: &ProcessView) -> bool {
 }
 
 fn process(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     view: &ProcessView,
     activity: &ActivityView,
     context: &ReportContext,
-    style: TextStyle,
 ) -> io::Result<()> {
-    text::heading(out, view, style)?;
-    section(out, activity, style)?;
-    text::failures(out, view, context, style)?;
+    text::heading(out, view)?;
+    section(out, activity)?;
+    text::failures(out, view, context)?;
     if view.before_trace {
         writeln!(out, "  started before the trace: earlier launches and copies are not included")?;
     }
@@ -61,11 +62,7 @@ fn process(
 }
 
 /// Writes launches and copies of one process; also part of the report of `trace`.
-pub(crate) fn section(
-    out: &mut dyn Write,
-    activity: &ActivityView,
-    style: TextStyle,
-) -> io::Result<()> {
+pub(crate) fn section(out: &mut TextPage<'_>, activity: &ActivityView) -> io::Result<()> {
     let mut total = format!(
         "LAUNCHES: {} ({}/s)",
         grouped(activity.launches),
@@ -77,13 +74,13 @@ pub(crate) fn section(
     if activity.failed > 0 {
         total += &format!(", {} failed", grouped(activity.failed));
     }
-    writeln!(out, "{}", style.bold(&total))?;
+    out.bold(&total)?;
     if !activity.kernels.is_empty() {
         let head = format!(
             "{:>14} {:>7} {:>12}  {:<16} {:<14} KERNEL",
             "LAUNCHES", "SHARE", "RATE/S", "GRID", "BLOCK"
         );
-        writeln!(out, "{}", style.dim(&head))?;
+        out.dim(&head)?;
     }
     for kernel in &activity.kernels {
         kernel_line(out, kernel, activity)?;
@@ -98,11 +95,11 @@ pub(crate) fn section(
     if let Some(reason) = unnamed {
         writeln!(out, "  unnamed kernels: {}", unnamed_reason(reason))?;
     }
-    copies(out, activity, style)
+    copies(out, activity)
 }
 
 fn kernel_line(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     kernel: &KernelView,
     activity: &ActivityView,
 ) -> io::Result<()> {
@@ -127,7 +124,7 @@ fn kernel_line(
     )
 }
 
-fn copies(out: &mut dyn Write, activity: &ActivityView, style: TextStyle) -> io::Result<()> {
+fn copies(out: &mut TextPage<'_>, activity: &ActivityView) -> io::Result<()> {
     if activity.copies.is_empty() {
         return Ok(());
     }
@@ -135,7 +132,7 @@ fn copies(out: &mut dyn Write, activity: &ActivityView, style: TextStyle) -> io:
         "{:>14} {:>12} {:>14}  {:<9} {:<6} BANDWIDTH (MEAN; P10, P50, P90)",
         "COPIES", "BYTES", "RATE", "DIRECTION", "MODE"
     );
-    writeln!(out, "{}", style.dim(&head))?;
+    out.dim(&head)?;
     for view in &activity.copies {
         let bandwidth = match mean_bandwidth(view) {
             Some(mean) => {
@@ -161,11 +158,7 @@ fn copies(out: &mut dyn Write, activity: &ActivityView, style: TextStyle) -> io:
 }
 
 /// Writes the number of launches and copies that were not counted.
-pub(crate) fn uncounted(
-    out: &mut dyn Write,
-    snapshot: &Snapshot,
-    style: TextStyle,
-) -> io::Result<()> {
+pub(crate) fn uncounted(out: &mut TextPage<'_>, snapshot: &Snapshot) -> io::Result<()> {
     let lost = &snapshot.uncertainty.lost;
     if lost.launches > 0 || lost.copies > 0 {
         let line = format!(
@@ -173,23 +166,18 @@ pub(crate) fn uncounted(
             grouped(lost.launches),
             grouped(lost.copies)
         );
-        writeln!(out, "{}", style.alarm(&line))?;
+        out.alarm(&line)?;
     }
     Ok(())
 }
 
-fn losses(
-    out: &mut dyn Write,
-    snapshot: &Snapshot,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
-    text::capture_ended(out, &snapshot.uncertainty, context, style)?;
+fn losses(out: &mut TextPage<'_>, snapshot: &Snapshot, context: &ReportContext) -> io::Result<()> {
+    text::capture_ended(out, &snapshot.uncertainty, context)?;
     let lost = &snapshot.uncertainty.lost;
-    uncounted(out, snapshot, style)?;
+    uncounted(out, snapshot)?;
     if lost.events() > 0 {
         let line = format!("NOT EXACT: {} events lost", grouped(lost.events()));
-        writeln!(out, "{}", style.alarm(&line))?;
+        out.alarm(&line)?;
     }
     Ok(())
 }

@@ -3,36 +3,29 @@
 use engine::model::AddressType;
 use engine::snapshot::{AllocationView, ThreadView};
 
-use super::ColumnSpec;
+use super::columns;
 use crate::report::live::text::format_age;
 use crate::report::view::units::compact_size;
 use crate::sanitize::sanitize;
 
-/// Columns.
-pub const COLUMNS: [ColumnSpec; 6] = [
-    ColumnSpec::right("SIZE", 0),
-    ColumnSpec::right("AGE", 0),
-    ColumnSpec::left("ADDRESS", 1),
-    ColumnSpec::left("KIND", 2),
-    ColumnSpec::left("DEVICE", 3),
-    ColumnSpec::flexible("THREAD", 8, 4),
-];
-
-/// Returns the cells of an allocation.
-pub fn cells(allocation: &AllocationView, thread: &ThreadView) -> Vec<String> {
-    let space = match allocation.key.space {
-        AddressType::Pointer => "",
-        AddressType::Handle => "handle ",
-        AddressType::Array => "array ",
-        AddressType::Pool => "pool ",
-        AddressType::External => "external ",
-    };
-    vec![
-        compact_size(allocation.bytes.0),
-        format_age(allocation.age),
-        format!("{space}{:#x}", allocation.key.value),
-        allocation.kind.name().to_owned(),
-        allocation.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string()),
-        format!("{} {}", thread.tid, sanitize(&thread.name)),
-    ]
+columns! {
+    /// Returns the cells of an allocation.
+    pub const COLUMNS, pub fn cells(allocation: &AllocationView, thread: &ThreadView)
+    let {
+        let space = match allocation.key.space {
+            AddressType::Pointer => "",
+            AddressType::Handle => "handle ",
+            AddressType::Array => "array ",
+            AddressType::Pool => "pool ",
+            AddressType::External => "external ",
+        };
+    }
+    {
+        right("SIZE", 0): compact_size(allocation.bytes.0),
+        right("AGE", 0): format_age(allocation.age),
+        left("ADDRESS", 1): format!("{space}{:#x}", allocation.key.value),
+        left("KIND", 2): allocation.kind.name().to_owned(),
+        left("DEVICE", 3): allocation.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string()),
+        flexible("THREAD", 8, 4): format!("{} {}", thread.tid, sanitize(&thread.name)),
+    }
 }

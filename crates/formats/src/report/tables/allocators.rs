@@ -1,6 +1,6 @@
 //! Allocators inside processes: what they hold and use, by process, device and pool.
 
-use crate::report::live::text::unavailable;
+use crate::report::live::text::{sampling, unavailable};
 use engine::model::{AllocatorPoolView, AllocatorView};
 use engine::view::ProcessRow;
 
@@ -34,6 +34,7 @@ pub fn cells(row: &ProcessRow<'_>, view: &AllocatorView, cache: &AllocatorPoolVi
         ),
         Err(reason) => format!("layout unknown: {}", reason.reason()),
     };
+    let sampled = view.sampling.map(|one| format!("; {}", sampling(view.allocator, one)));
     vec![
         row.process.key.pid.to_string(),
         sanitize(row.program).into_owned(),
@@ -45,7 +46,7 @@ pub fn cells(row: &ProcessRow<'_>, view: &AllocatorView, cache: &AllocatorPoolVi
         percent(cache.cached().0, cache.reserved.0),
         compact_size(cache.peak.0),
         compact_count(cache.blocks),
-        layout,
+        layout + &sampled.unwrap_or_default(),
     ]
 }
 

@@ -1,8 +1,10 @@
 //! Out-of-memory errors, anomalies, and incidents that an agent has written.
 
+use engine::model::{Mark, MarkKind};
 use engine::snapshot::Snapshot;
 
 use super::ColumnSpec;
+use crate::WallClock;
 use crate::export::ReportContext;
 use crate::report::verdict::{anomaly_summary, location};
 use crate::report::view::out_of_memory_request;
@@ -22,7 +24,7 @@ pub const COLUMNS: [ColumnSpec; 5] = [
 pub struct Incident {
     /// Time of day, or with the date.
     pub time: String,
-    /// `out of memory`, `retry`, `anomaly`, or the trigger of an agent's incident.
+    /// `out of memory`, `retry`, `anomaly`, `mark`, or the trigger of an agent's incident.
     pub kind: String,
     /// Process, if known.
     pub pid: Option<u32>,
@@ -38,7 +40,8 @@ impl Incident {
     /// Returns when, what, and in which process: `19:43:00 out of memory: oom.py (pid 8510)`.
     pub fn title(&self) -> String {
         let pid = self.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
-        format!("{} {}: {}{pid}", self.time, self.kind, self.program)
+        let text = format!("{} {}: {}{pid}", self.time, self.kind, self.program);
+        text.trim_end_matches(": ").to_owned()
     }
 
     /// Returns the cells.
@@ -50,6 +53,27 @@ impl Incident {
             self.program.clone(),
             self.summary.clone(),
         ]
+    }
+}
+
+/// Returns the label of a mark, with `begin` or `end` of a range.
+pub fn mark_text(mark: &Mark) -> String {
+    let kind = if mark.kind == MarkKind::Point { "" } else { mark.kind.name() };
+    sanitize(format!("{kind} {}", mark.label).trim_start()).into_owned()
+}
+
+/// Returns a mark as something that happened.
+pub fn of_mark(mark: &Mark, snapshot: &Snapshot, clock: &WallClock) -> Incident {
+    let mut processes = snapshot.processes.iter();
+    let process = processes.find(|process| Some(process.key.pid) == mark.pid);
+    let program = process.map_or("", |process| process.identity.program_or(&process.name));
+    Incident {
+        time: clock.time_of_day(mark.at),
+        kind: "mark".to_owned(),
+        pid: mark.pid.map(|pid| pid.0),
+        program: sanitize(program).into_owned(),
+        summary: mark_text(mark),
+        details: Vec::new(),
     }
 }
 

@@ -18,6 +18,28 @@ use serde::Serialize;
 
 use super::view::{shorten, shorten_place};
 
+/// Declares tables: the columns and the cells of a row, each column once. Statements in `let { … }`
+/// come before the cells.
+macro_rules! columns {
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis const $columns:ident, $cells_vis:vis fn $cells:ident($($arg:ident: $arg_type:ty),*)
+        $(let { $($statement:tt)* })?
+        { $($kind:ident($($spec:expr),*): $cell:expr),* $(,)? }
+    )*) => {$(
+        /// Columns.
+        $vis const $columns: [$crate::report::tables::ColumnSpec; [$(stringify!($kind)),*].len()] =
+            [$($crate::report::tables::ColumnSpec::$kind($($spec),*)),*];
+
+        $(#[$meta])*
+        $cells_vis fn $cells($($arg: $arg_type),*) -> Vec<String> {
+            $($($statement)*)?
+            vec![$($cell),*]
+        }
+    )*};
+}
+pub(crate) use columns;
+
 /// A column of a table. Pages get its title and alignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct ColumnSpec {
@@ -101,13 +123,18 @@ pub fn columns_chart(values: &[u64], top: u64, width: usize, height: usize) -> V
     (0..height).map(line).collect()
 }
 
-/// Returns at most `width` values: of several that share a place, the largest.
+/// Returns the column of a value in a chart of at most `width` columns.
+pub fn chart_column(index: usize, length: usize, width: usize) -> usize {
+    index / length.div_ceil(width.max(1)).max(1)
+}
+
+/// Returns at most `width` values: of several that share a column, the largest.
 fn resample(values: &[u64], width: usize) -> Vec<u64> {
     if width == 0 {
         return Vec::new();
     }
-    let per_place = values.len().div_ceil(width).max(1);
-    values.chunks(per_place).map(|part| part.iter().copied().max().unwrap_or(0)).collect()
+    let per_column = values.len().div_ceil(width).max(1);
+    values.chunks(per_column).map(|part| part.iter().copied().max().unwrap_or(0)).collect()
 }
 
 /// Formats a share in percent; empty if there is no total.

@@ -12,73 +12,67 @@ use crate::sanitize::sanitize;
 /// Width of the chart of a process.
 const CHART_WIDTH: usize = 8;
 
-/// A column of the table of processes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ProcessColumn {
+/// Declares the columns once: the variants and their specifications.
+macro_rules! process_columns {
+    ($($(#[$meta:meta])* $column:ident: $kind:ident($($spec:expr),*),)*) => {
+        /// A column of the table of processes.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum ProcessColumn { $($(#[$meta])* $column,)* }
+
+        impl ProcessColumn {
+            /// All columns, in their order.
+            pub const ALL: [Self; [$(stringify!($column)),*].len()] = [$(Self::$column),*];
+
+            /// Title, width and rank.
+            pub const fn spec(self) -> ColumnSpec {
+                match self { $(Self::$column => ColumnSpec::$kind($($spec),*),)* }
+            }
+        }
+    };
+}
+
+process_columns! {
     /// Host, if there are several.
-    HostName,
+    HostName: flexible("HOST", 6, 5),
     /// Process id.
-    Pid,
+    Pid: right("PID", 0),
     /// User.
-    User,
+    User: flexible("USER", 4, 4),
     /// Program.
-    Program,
+    Program: flexible("PROGRAM", 8, 0),
     /// GPUs.
-    Gpu,
+    Gpu: left("GPU", 7),
     /// Container or pod.
-    Container,
+    Container: flexible("CONTAINER", 8, 8),
     /// Used memory.
-    Used,
+    Used: right("USED", 0),
     /// Share of its GPUs.
-    Share,
+    Share: right("OF GPU", 7),
     /// Of that: traced.
-    Traced,
+    Traced: right("TRACED", 9),
     /// Driver-reported memory that was not traced.
-    Untracked,
+    Untracked: right("UNTRACKED", 10),
     /// Peak of the traced memory.
-    Peak,
+    Peak: right("PEAK", 9),
     /// Resident host memory, of processes of this host.
-    Resident,
+    Resident: right("HOST MEM", 9),
     /// Growth per hour.
-    Growth,
+    Growth: right("GROWTH/H", 1),
     /// Chart of the used memory.
-    History,
+    History: left("HISTORY", 6),
     /// Time until a GPU is full.
-    Full,
+    Full: right("FULL IN", 3),
     /// Time since its start.
-    Age,
+    Age: right("AGE", 8),
     /// Live allocations.
-    Count,
+    Count: right("ALLOCS", 8),
     /// Verdict.
-    Verdict,
+    Verdict: left("VERDICT", 2),
     /// Line that leaks.
-    At,
+    At: place("AT", 6, 4),
 }
 
 impl ProcessColumn {
-    /// All columns, in their order.
-    pub const ALL: [Self; 19] = [
-        Self::HostName,
-        Self::Pid,
-        Self::User,
-        Self::Program,
-        Self::Gpu,
-        Self::Container,
-        Self::Used,
-        Self::Share,
-        Self::Traced,
-        Self::Untracked,
-        Self::Peak,
-        Self::Resident,
-        Self::Growth,
-        Self::History,
-        Self::Full,
-        Self::Age,
-        Self::Count,
-        Self::Verdict,
-        Self::At,
-    ];
-
     /// Columns that are shown unless others are chosen.
     pub const DEFAULT: [Self; 10] = [
         Self::HostName,
@@ -93,29 +87,10 @@ impl ProcessColumn {
         Self::At,
     ];
 
-    /// Title, width and rank.
-    pub const fn spec(self) -> ColumnSpec {
-        match self {
-            Self::HostName => ColumnSpec::flexible("HOST", 6, 5),
-            Self::Pid => ColumnSpec::right("PID", 0),
-            Self::User => ColumnSpec::flexible("USER", 4, 4),
-            Self::Program => ColumnSpec::flexible("PROGRAM", 8, 0),
-            Self::Gpu => ColumnSpec::left("GPU", 7),
-            Self::Container => ColumnSpec::flexible("CONTAINER", 8, 8),
-            Self::Used => ColumnSpec::right("USED", 0),
-            Self::Share => ColumnSpec::right("OF GPU", 7),
-            Self::Traced => ColumnSpec::right("TRACED", 9),
-            Self::Untracked => ColumnSpec::right("UNTRACKED", 10),
-            Self::Peak => ColumnSpec::right("PEAK", 9),
-            Self::Resident => ColumnSpec::right("HOST MEM", 9),
-            Self::Growth => ColumnSpec::right("GROWTH/H", 1),
-            Self::History => ColumnSpec::left("HISTORY", 6),
-            Self::Full => ColumnSpec::right("FULL IN", 3),
-            Self::Age => ColumnSpec::right("AGE", 8),
-            Self::Count => ColumnSpec::right("ALLOCS", 8),
-            Self::Verdict => ColumnSpec::left("VERDICT", 2),
-            Self::At => ColumnSpec::place("AT", 6, 4),
-        }
+    /// Name in options: the title in lower case, without a unit.
+    pub fn name(self) -> String {
+        let title = self.spec().title.to_ascii_lowercase().replace(' ', "-");
+        title.trim_end_matches("/h").to_owned()
     }
 }
 

@@ -5,7 +5,7 @@ use engine::snapshot::SiteView;
 use engine::verdict::{Resource, SiteVerdict};
 
 use super::processes::added;
-use super::{ColumnSpec, percent, sparkline};
+use super::{columns, percent, sparkline};
 use crate::report::live::text::format_duration;
 use crate::report::verdict::{objects, verdict_label};
 use crate::report::view::site_location;
@@ -15,53 +15,44 @@ use crate::sanitize::sanitize;
 /// Width of the chart of a site.
 const CHART_WIDTH: usize = 12;
 
-/// Columns.
-pub const COLUMNS: [ColumnSpec; 9] = [
-    ColumnSpec::place("PLACE", 12, 0),
-    ColumnSpec::right("LIVE", 0),
-    ColumnSpec::right("ALLOCS", 3),
-    ColumnSpec::right("FREED", 4),
-    ColumnSpec::right("LIFE", 7),
-    ColumnSpec::right("GROWTH/H", 1),
-    ColumnSpec::left("HISTORY", 5),
-    ColumnSpec::left("VERDICT", 2),
-    ColumnSpec::flexible("KIND", 6, 6),
-];
+columns! {
+    /// Returns the cells of a site. `verdict`: its worst one, if it was classified. `baseline`: show what
+    /// was added since then.
+    pub const COLUMNS, pub fn cells(site: &SiteView, verdict: Option<&SiteVerdict>, baseline: Option<Timestamp>)
+    let {
+        let live = match baseline {
+            Some(at) => added(site.live_bytes, site.growth.level_at(at)),
+            None => estimated(site, compact_size(site.live_bytes.0)),
+        };
+        let live = if site.live_bytes.0 == 0 && site.kinds.is_empty() { String::new() } else { live };
+        let growth = verdict.map(|one| (one.resource, one.evidence.growth_per_hour));
+        let growth = match growth {
+            Some((_, 0)) => "·".to_owned(),
+            Some((Resource::Objects(_), rate)) => format!("+{}", compact_count(rate)),
+            Some((_, rate)) => format!("+{}", compact_size(rate)),
+            None => String::new(),
+        };
+        let history: Vec<u64> = site.growth.live.iter().map(|bytes| bytes.0).collect();
+        let is_memory = !site.kinds.is_empty() || site.objects.is_empty();
+        let allocations = if is_memory { estimated(site, compact_count(site.live_allocations)) } else { String::new() };
+        let life = site.median_lifetime().map_or_else(String::new, format_duration);
+    }
+    {
+        place("PLACE", 12, 0): sanitize(&site_location(site.name, &site.frames)).into_owned(),
+        right("LIVE", 0): live,
+        right("ALLOCS", 3): allocations,
+        right("FREED", 4): percent(site.freed_total, site.allocations_total),
+        right("LIFE", 7): life,
+        right("GROWTH/H", 1): growth,
+        left("HISTORY", 5): sparkline(&history, CHART_WIDTH),
+        left("VERDICT", 2): verdict.map_or_else(String::new, label),
+        flexible("KIND", 6, 6): kinds(site),
+    }
+}
 
-/// Returns the cells of a site. `verdict`: its worst one, if it was classified. `baseline`: show what
-/// was added since then.
-pub fn cells(
-    site: &SiteView,
-    verdict: Option<&SiteVerdict>,
-    baseline: Option<Timestamp>,
-) -> Vec<String> {
-    let live = match baseline {
-        Some(at) => added(site.live_bytes, site.growth.level_at(at)),
-        None => compact_size(site.live_bytes.0),
-    };
-    let live = if site.live_bytes.0 == 0 && site.kinds.is_empty() { String::new() } else { live };
-    let growth = verdict.map(|one| (one.resource, one.evidence.growth_per_hour));
-    let growth = match growth {
-        Some((_, 0)) => "·".to_owned(),
-        Some((Resource::Objects(_), rate)) => format!("+{}", compact_count(rate)),
-        Some((_, rate)) => format!("+{}", compact_size(rate)),
-        None => String::new(),
-    };
-    let history: Vec<u64> = site.growth.live.iter().map(|bytes| bytes.0).collect();
-    let is_memory = !site.kinds.is_empty() || site.objects.is_empty();
-    let allocations = if is_memory { compact_count(site.live_allocations) } else { String::new() };
-    let life = site.median_lifetime().map_or_else(String::new, format_duration);
-    vec![
-        sanitize(&site_location(site.name, &site.frames)).into_owned(),
-        live,
-        allocations,
-        percent(site.freed_total, site.allocations_total),
-        life,
-        growth,
-        sparkline(&history, CHART_WIDTH),
-        verdict.map_or_else(String::new, label),
-        kinds(site),
-    ]
+/// Marks a value of a site that is an estimate.
+pub(crate) fn estimated(site: &SiteView, value: String) -> String {
+    if site.sampling.is_some() { format!("~{value}") } else { value }
 }
 
 /// Returns `leak, likely` or `plateau`.

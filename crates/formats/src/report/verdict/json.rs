@@ -71,9 +71,13 @@ json_objects! {
         median_lifetime_ns?: Option<u64> = evidence.median_life.map(|time| time.0),
         max_lifetime_ns?: Option<u64> = evidence.longest_life.map(|time| time.0),
         overdue: u64 = evidence.overdue,
-        /// Only if the program freed it at its end.
+        /// Only if the program freed it at its end, or is about to.
         freed_at_end?: Option<u64> =
             (evidence.freed_at_end > 0).then_some(evidence.freed_at_end),
+        /// Only if the program still frees it.
+        is_freeing?: Option<bool> = evidence.is_freeing.then_some(true),
+        /// Only if the quantities are estimates from sampled blocks.
+        sampling_interval_bytes?: Option<u64> = evidence.sampling.map(|one| one.bytes().0),
         /// Only for growing memory of PyTorch's cache.
         tensors?: Option<TensorsJson> = evidence.tensors.map(TensorsJson::new),
     }

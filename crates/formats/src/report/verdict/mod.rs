@@ -76,7 +76,11 @@ pub fn summary(resource: Resource, verdict: Verdict, evidence: &Evidence) -> Str
             let full = evidence
                 .time_until_full
                 .map_or_else(String::new, |time| format!("; GPU full in {}", format_age(time)));
-            let freed = if evidence.freed_at_end > 0 { "; freed at exit" } else { "" };
+            let freed = match evidence.freed_at_end {
+                0 => "",
+                _ if evidence.is_freeing => "; being freed",
+                _ => "; freed at exit",
+            };
             format!("{live}, growing {rate}/h{full}{freed}")
         }
         Verdict::Plateau => format!("{live}: {}", level(resource, evidence)),
@@ -206,12 +210,16 @@ pub fn evidence(verdict: &SiteVerdict) -> Vec<String> {
             format_duration(oldest)
         ));
     }
+    if let Some(interval) = evidence.sampling {
+        lines.push(format!("estimated from blocks that are sampled every {}", interval.bytes()));
+    }
     if let Some(keeper) = &evidence.kept_by {
         lines.push(format!("kept by {}", sanitize(keeper)));
     }
     if evidence.freed_at_end > 0 {
         let amount = quantity(verdict.resource, evidence.freed_at_end);
-        lines.push(format!("{amount} of it freed only at exit; the values are from before that"));
+        let when = if evidence.is_freeing { "since it grew" } else { "only at exit" };
+        lines.push(format!("{amount} of it freed {when}; the values are from before that"));
     }
     lines
 }

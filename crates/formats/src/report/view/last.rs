@@ -13,49 +13,44 @@ use super::units::{compact_size, duration_words, mark};
 use super::{held, leak_location, notes, rate, stack_location};
 use crate::WallClock;
 use crate::report::live::text::TextStyle;
-use crate::report::tables::ColumnSpec;
+use crate::report::tables::{ColumnSpec, columns};
+use crate::report::text_page::TextPage;
 use crate::sanitize::sanitize;
 
 /// Writes the end of a report: verdict, GPUs, leaks, advice, memory not freed at exit, notes. At
 /// most `top` rows per list. `more`: how to see the evidence, if there are leaks.
-pub fn write_last(
-    out: &mut dyn Write,
+pub(crate) fn write_last(
+    out: &mut TextPage<'_>,
     view: &View<'_>,
     clock: Option<&WallClock>,
-    style: TextStyle,
     top: usize,
     more: &str,
 ) -> io::Result<()> {
     let alarm = !view.leaks.is_empty() || !view.not_freed.is_empty();
     let observed = duration_words(view.observed);
-    for (index, line) in table::wrap(&headline(view), style.width, 0).iter().enumerate() {
-        let line = if index == 0 { spread(line, &observed, style.width) } else { line.clone() };
-        writeln!(out, "{}", if alarm { style.alarm(&line) } else { style.bold(&line) })?;
+    for (index, line) in table::wrap(&headline(view), out.style.width, 0).iter().enumerate() {
+        let line = if index == 0 { spread(line, &observed, out.style.width) } else { line.clone() };
+        writeln!(out, "{}", if alarm { out.style.alarm(&line) } else { out.style.bold(&line) })?;
     }
     for line in gpu_lines(view, &note_mark(view, "before_trace")) {
-        write_wrapped(out, &line, style.width, 2)?;
+        out.wrapped(TextStyle::plain, &line, 2)?;
     }
     if !view.leaks.is_empty() {
         writeln!(out)?;
-        leaks(out, view, style, top)?;
-        advice(out, view, style, top)?;
+        leaks(out, view, top)?;
+        advice(out, view, top)?;
     }
-    not_freed(out, view, style, top)?;
-    not_leaking(out, view, style)?;
+    not_freed(out, view, top)?;
+    not_leaking(out, view)?;
     for (index, note) in view.notes.iter().enumerate() {
         let text = format!("{} {}", mark(index + 1), notes::text(note, clock));
-        for line in table::wrap(&text, style.width, 2) {
-            writeln!(out, "{}", if note.is_inexact() { line } else { style.dim(&line) })?;
-        }
+        let paint = if note.is_inexact() { TextStyle::plain } else { TextStyle::dim };
+        out.wrapped(paint, &text, 2)?;
     }
     if !view.leaks.is_empty() && !more.is_empty() {
-        writeln!(out, "{}", style.dim(&format!("More: {more}")))?;
+        out.dim(&format!("More: {more}"))?;
     }
     Ok(())
-}
-
-fn write_wrapped(out: &mut dyn Write, text: &str, width: usize, indent: usize) -> io::Result<()> {
-    table::wrap(text, width, indent).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// Returns the verdict on the whole in a sentence or two.
@@ -129,7 +124,7 @@ fn gpu_line(gpu: &GpuRow<'_>, before: &str) -> String {
     format!("{name}: {} used{}{growth}", used_of_total(used, total, 2), used_parts(gpu, before))
 }
 
-fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {
+fn leaks(out: &mut TextPage<'_>, view: &View<'_>, top: usize) -> io::Result<()> {
     let shown = &view.leaks[..view.leaks.len().min(top)];
     // The program is the file of most leaks: then its column says nothing new.
     let with_program = shown.iter().any(|leak| {
@@ -161,12 +156,8 @@ fn leaks(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> 
             cells
         })
         .collect();
-    for (index, lines) in table::wrapped_lines(&columns, &rows, style.width).iter().enumerate() {
-        for line in lines {
-            writeln!(out, "{}", if index == 0 { style.dim(line) } else { style.bold(line) })?;
-        }
-    }
-    omitted(out, view.leaks.len(), shown.len(), "leaks", style)
+    table::write(out, TextStyle::bold, &columns, &rows)?;
+    omitted(out, view.leaks.len(), shown.len(), "leaks")
 }
 
 /// Returns the process of a leak that grows fastest, and the number of others: `1463+2`.
@@ -177,23 +168,12 @@ pub(crate) fn leak_pids(leak: &Leak<'_>) -> String {
     if more > 0 { format!("{pid}+{more}") } else { pid }
 }
 
-fn omitted(
-    out: &mut dyn Write,
-    all: usize,
-    shown: usize,
-    noun: &str,
-    style: TextStyle,
-) -> io::Result<()> {
-    match all - shown {
-        0 => Ok(()),
-        more => {
-            writeln!(out, "{}", style.dim(&format!("… {more} more {noun} (-n {all} shows all)")))
-        }
-    }
+fn omitted(out: &mut TextPage<'_>, all: usize, shown: usize, noun: &str) -> io::Result<()> {
+    out.more((all - shown) as u64, &format!("more {noun} (-n {all} shows all)"))
 }
 
 /// Writes what to try, once for all leaks that it applies to.
-fn advice(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {
+fn advice(out: &mut TextPage<'_>, view: &View<'_>, top: usize) -> io::Result<()> {
     let mut causes: Vec<(&str, Vec<usize>)> = Vec::new();
     for (index, leak) in view.leaks.iter().take(top).enumerate() {
         let text = &*leak.advice.text;
@@ -206,7 +186,7 @@ fn advice(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) ->
     for (index, (text, leaks)) in causes.iter().enumerate() {
         let label = if index == 0 { "TRY" } else { "" };
         let head = format!("{label:<3} {:<width$}  ", ranges(leaks));
-        write_wrapped(out, &format!("{head}{text}"), style.width, head.len())?;
+        out.wrapped(TextStyle::plain, &format!("{head}{text}"), head.len())?;
     }
     Ok(())
 }
@@ -225,51 +205,45 @@ fn ranges(numbers: &[usize]) -> String {
     parts.join(",")
 }
 
-const NOT_FREED_COLUMNS: [ColumnSpec; 5] = [
-    ColumnSpec::right("PID", 0),
-    ColumnSpec::flexible("PROGRAM", 8, 0),
-    ColumnSpec::right("NOT FREED", 0),
-    ColumnSpec::left("", 0),
-    ColumnSpec::flexible("ALLOCATED AT", 16, 0),
-];
-
-/// Writes memory that ended processes had not freed.
-fn not_freed(out: &mut dyn Write, view: &View<'_>, style: TextStyle, top: usize) -> io::Result<()> {
-    if view.not_freed.is_empty() {
-        return Ok(());
-    }
-    let row = |row: &NotFreedRow<'_>| {
+columns! {
+    const NOT_FREED_COLUMNS, fn not_freed_cells(row: &NotFreedRow<'_>)
+    let {
         let pid = row.pids.first().map(ToString::to_string).unwrap_or_default();
         let more = row.pids.len().saturating_sub(1);
-        let pid = if more > 0 { format!("{pid}+{more}") } else { pid };
         let count = row.allocations;
         let class = match row.resource {
             engine::view::LeakResource::Host => "host ",
             engine::view::LeakResource::Managed => "managed ",
             _ => "",
         };
-        let number = format!("in {count} {class}alloc{}", if count == 1 { "" } else { "s" });
         let place = row.stack.map_or_else(|| "(other sites)".to_owned(), stack_location);
-        vec![
-            pid,
-            sanitize(row.program).into_owned(),
-            compact_size(row.bytes.0),
-            number,
-            sanitize(&place).into_owned(),
-        ]
-    };
+    }
+    {
+        right("PID", 0): if more > 0 { format!("{pid}+{more}") } else { pid },
+        flexible("PROGRAM", 8, 0): sanitize(row.program).into_owned(),
+        right("NOT FREED", 0): compact_size(row.bytes.0),
+        left("", 0): format!("in {count} {class}alloc{}", if count == 1 { "" } else { "s" }),
+        flexible("ALLOCATED AT", 16, 0): sanitize(&place).into_owned(),
+    }
+}
+
+/// Writes memory that ended processes had not freed.
+fn not_freed(out: &mut TextPage<'_>, view: &View<'_>, top: usize) -> io::Result<()> {
+    if view.not_freed.is_empty() {
+        return Ok(());
+    }
     let shown = view.not_freed.len().min(top);
-    let rows: Vec<_> = view.not_freed.iter().take(shown).map(row).collect();
+    let rows: Vec<_> = view.not_freed.iter().take(shown).map(not_freed_cells).collect();
     writeln!(out)?;
-    table::write(out, &NOT_FREED_COLUMNS, &rows, style)?;
-    omitted(out, view.not_freed.len(), shown, "sites", style)
+    table::write(out, TextStyle::plain, &NOT_FREED_COLUMNS, &rows)?;
+    omitted(out, view.not_freed.len(), shown, "sites")
 }
 
 /// Maximum number of processes that are named as not leaking.
 const MAX_NOT_LEAKING: usize = 20;
 
 /// Writes the processes that do not leak, with their verdicts.
-fn not_leaking(out: &mut dyn Write, view: &View<'_>, style: TextStyle) -> io::Result<()> {
+fn not_leaking(out: &mut TextPage<'_>, view: &View<'_>) -> io::Result<()> {
     let clean: Vec<&ProcessRow<'_>> = view
         .processes
         .iter()
@@ -304,9 +278,7 @@ fn not_leaking(out: &mut dyn Write, view: &View<'_>, style: TextStyle) -> io::Re
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let label = if view.leaks.is_empty() { "Processes" } else { "Not leaking" };
     let text = format!("{label}: {}{more}", names.join(", "));
-    table::wrap(&text, style.width, 2)
-        .iter()
-        .try_for_each(|line| writeln!(out, "{}", style.dim(line)))
+    table::wrap(&text, out.style.width, 2).iter().try_for_each(|line| out.dim(line))
 }
 
 #[cfg(test)]

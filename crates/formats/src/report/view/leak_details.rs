@@ -10,6 +10,7 @@ use super::table;
 use super::{growth, held_phrase, leak_location, site_location};
 use crate::report::analysis::frames;
 use crate::report::live::text::TextStyle;
+use crate::report::text_page::TextPage;
 use crate::report::verdict;
 use crate::sanitize::sanitize;
 
@@ -22,10 +23,19 @@ pub fn write_leak(
     number: usize,
     style: TextStyle,
 ) -> io::Result<bool> {
+    leak_details(&mut TextPage::new(out, style), view, number)
+}
+
+/// The same in a report.
+pub(crate) fn leak_details(
+    out: &mut TextPage<'_>,
+    view: &View<'_>,
+    number: usize,
+) -> io::Result<bool> {
     let found = number.checked_sub(1).and_then(|index| view.leaks.get(index));
     let Some(leak) = found else { return Ok(false) };
     let title = format!("Leak {number}: {}, {}", leak_location(leak), leak.confidence.name());
-    writeln!(out, "{}", style.alarm(&sanitize(&title)))?;
+    out.alarm(&sanitize(&title))?;
     let gpu = leak.gpu.map_or_else(String::new, |gpu| format!(", GPU {}", gpu.0));
     let program = sanitize(&leak.program);
     let pids: Vec<String> = leak
@@ -37,25 +47,16 @@ pub fn write_leak(
     let user = leak.user.map_or_else(String::new, |user| format!(" of {}", sanitize(user)));
     writeln!(out, "  {program}{user}, pid {}{gpu}", pids.join(", "))?;
     let holds = format!("  holds {}, grows {}", held_phrase(leak), growth(leak));
-    for line in table::wrap(&holds, style.width, 4) {
-        writeln!(out, "{line}")?;
-    }
+    out.wrapped(TextStyle::plain, &holds, 4)?;
     for site in &leak.sites {
-        write_site(out, site, leak, style)?;
+        write_site(out, site, leak)?;
     }
-    writeln!(out, "  {}", style.bold("try"))?;
-    for line in table::wrap(&format!("    {}", leak.advice.text), style.width, 4) {
-        writeln!(out, "{line}")?;
-    }
+    writeln!(out, "  {}", out.style.bold("try"))?;
+    out.wrapped(TextStyle::plain, &format!("    {}", leak.advice.text), 4)?;
     Ok(true)
 }
 
-fn write_site(
-    out: &mut dyn Write,
-    site: &SiteVerdict,
-    leak: &Leak<'_>,
-    style: TextStyle,
-) -> io::Result<()> {
+fn write_site(out: &mut TextPage<'_>, site: &SiteVerdict, leak: &Leak<'_>) -> io::Result<()> {
     let pid = site.pid.filter(|_| leak.processes.len() > 1);
     let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
     let several = if leak.sites.len() > 1 {
@@ -64,13 +65,9 @@ fn write_site(
     } else {
         String::new()
     };
-    for line in table::wrap(&format!("  evidence{}", sanitize(&several)), style.width, 4) {
-        writeln!(out, "{}", style.bold(&line))?;
-    }
+    out.wrapped(TextStyle::bold, &format!("  evidence{}", sanitize(&several)), 4)?;
     for line in verdict::evidence(site) {
-        for line in table::wrap(&format!("    {line}"), style.width, 6) {
-            writeln!(out, "{line}")?;
-        }
+        out.wrapped(TextStyle::plain, &format!("    {line}"), 6)?;
     }
     if let Some(tensors) = site.evidence.tensors {
         let [live, cache] = [tensors.live, tensors.cache].map(Bytes);
@@ -79,38 +76,38 @@ fn write_site(
     if let Some((tid, name)) = &site.thread {
         writeln!(out, "    all from thread {} ({tid})", sanitize(name))?;
     }
-    writeln!(out, "  {}", style.bold("call stack, innermost first"))?;
+    writeln!(out, "  {}", out.style.bold("call stack, innermost first"))?;
     if site.frames.is_empty() {
         return writeln!(out, "    {}", verdict::location(site.site, &site.frames));
     }
-    write_stack(out, &site.frames, style)
+    write_stack(out, &site.frames)
 }
 
 /// Writes frames of the program one by one, and folds runs of other frames.
-pub(crate) fn write_stack(
-    out: &mut dyn Write,
-    stack: &CallStack,
-    style: TextStyle,
-) -> io::Result<()> {
-    let unfolded = style.stack_depth == 0;
+pub(crate) fn write_stack(out: &mut TextPage<'_>, stack: &CallStack) -> io::Result<()> {
+    let unfolded = out.style.stack_depth == 0;
     let mut folded: Vec<&Frame> = Vec::new();
     for (frame, is_folded) in stack.iter().zip(&stack.headline().folded) {
         if *is_folded && !unfolded {
             folded.push(frame);
             continue;
         }
-        fold(out, &mut folded, style)?;
+        fold(out, &mut folded)?;
         let line = sanitize(&frames::line(frame)).into_owned();
-        writeln!(out, "    {}", table::fit(&line, style.width.saturating_sub(4)))?;
+        writeln!(out, "    {}", table::fit(&line, out.style.width.saturating_sub(4)))?;
     }
-    fold(out, &mut folded, style)
+    fold(out, &mut folded)
 }
 
 /// Writes frames that are not shown as one line.
-fn fold(out: &mut dyn Write, folded: &mut Vec<&Frame>, style: TextStyle) -> io::Result<()> {
+fn fold(out: &mut TextPage<'_>, folded: &mut Vec<&Frame>) -> io::Result<()> {
     let Some(text) = fold_phrase(folded) else { return Ok(()) };
     folded.clear();
-    writeln!(out, "    {}", style.dim(&table::shorten(&text, style.width.saturating_sub(4))))
+    writeln!(
+        out,
+        "    {}",
+        out.style.dim(&table::shorten(&text, out.style.width.saturating_sub(4)))
+    )
 }
 
 /// Returns `… 14 frames of libtorch.so, libc10_cuda.so`; `None` if there are none.

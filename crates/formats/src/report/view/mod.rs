@@ -11,10 +11,9 @@ pub(crate) mod table;
 pub mod text;
 pub(crate) mod units;
 
-pub use last::write_last;
-pub(crate) use last::{gpu_lines, headline, leak_pids};
+pub(crate) use last::{gpu_lines, headline, leak_pids, write_last};
 pub use leak_details::write_leak;
-pub(crate) use leak_details::{fold_phrase, write_stack};
+pub(crate) use leak_details::{fold_phrase, leak_details, write_stack};
 pub use notes::text as note_text;
 pub(crate) use out_of_memory::{out_of_memory_line, out_of_memory_request, write_out_of_memory};
 pub(crate) use table::shorten_place;
@@ -112,9 +111,11 @@ pub(crate) fn short_function(frame: &Frame) -> String {
     }
 }
 
-/// Returns what a leak holds: a size and a number, or only a number of objects.
+/// Returns what a leak holds: a size and a number, or only a number of objects. `~` marks estimates.
 pub(crate) fn held(leak: &Leak<'_>) -> (String, String) {
-    held_of(leak.resource, leak.kind, leak.live, leak.live_count)
+    let (size, number) = held_of(leak.resource, leak.kind, leak.live, leak.live_count);
+    let is_estimate = leak.sites.iter().any(|one| one.evidence.sampling.is_some());
+    (if is_estimate { format!("~{size}") } else { size }, number)
 }
 
 fn held_of(

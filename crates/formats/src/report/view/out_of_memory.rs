@@ -6,9 +6,10 @@ use engine::model::{Bytes, MemoryKind};
 use engine::snapshot::OutOfMemory;
 
 use super::leak_details::write_stack;
-use super::{stack_location, table};
+use super::stack_location;
 use crate::export::GpuLabel;
 use crate::report::live::text::{TextStyle, device_name};
+use crate::report::text_page::TextPage;
 use crate::sanitize::sanitize;
 use crate::wall_clock::WallClock;
 
@@ -20,11 +21,10 @@ const MAX_ERRORS: usize = 5;
 
 /// Writes the out-of-memory errors of a report. A program that tries again and again is listed once.
 pub(crate) fn write_out_of_memory(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     all: &[OutOfMemory],
     gpus: &[GpuLabel],
     clock: &WallClock,
-    style: TextStyle,
 ) -> io::Result<()> {
     let key = |it: &OutOfMemory| (it.pid, it.requested, it.site_name, it.recovered.is_some());
     let mut errors: Vec<(&OutOfMemory, &OutOfMemory, usize)> = Vec::new();
@@ -41,7 +41,7 @@ pub(crate) fn write_out_of_memory(
         more => writeln!(out, "… {more} earlier out-of-memory errors (see --json)")?,
     }
     for (first, last, count) in errors.iter().skip(earlier) {
-        write_error(out, first, gpus, clock, style)?;
+        write_error(out, first, gpus, clock)?;
         if *count > 1 {
             writeln!(out, "  … {} more like this, until {}", count - 1, clock.second(last.at))?;
         }
@@ -51,22 +51,18 @@ pub(crate) fn write_out_of_memory(
 
 /// Writes an out-of-memory error; one that the program did not notice as a single line.
 fn write_error(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     oom: &OutOfMemory,
     gpus: &[GpuLabel],
     clock: &WallClock,
-    style: TextStyle,
 ) -> io::Result<()> {
     let text = sanitize(&out_of_memory_line(oom, gpus, clock)).into_owned();
     let is_noticed = oom.recovered.is_none();
-    for line in table::wrap(&text, style.width, 2) {
-        let line = if is_noticed { style.alarm(&line) } else { style.dim(&line) };
-        writeln!(out, "{line}")?;
-    }
+    out.wrapped(if is_noticed { TextStyle::alarm } else { TextStyle::dim }, &text, 2)?;
     if !is_noticed {
         return Ok(());
     }
-    write_stack(out, &oom.frames, style)?;
+    write_stack(out, &oom.frames)?;
     for (index, (pid, program, bytes)) in oom.holders.iter().take(MAX_HOLDERS).enumerate() {
         let title = if index == 0 { "held by" } else { "" };
         writeln!(out, "  {title:7} {bytes:>12}  {} (pid {pid})", sanitize(program))?;
@@ -158,7 +154,8 @@ mod tests {
     fn written(all: &[OutOfMemory]) -> String {
         let clock = WallClock::fixed(Timestamp(0), 0);
         let mut out = Vec::new();
-        write_out_of_memory(&mut out, all, &[], &clock, TextStyle::default()).unwrap();
+        let page = &mut TextPage::new(&mut out, TextStyle::default());
+        write_out_of_memory(page, all, &[], &clock).unwrap();
         String::from_utf8(out).unwrap()
     }
 

@@ -5,18 +5,18 @@ use std::io::{self, Write};
 use crate::report::analysis::frames::base;
 use crate::report::live::text::TextStyle;
 use crate::report::tables::ColumnSpec;
+use crate::report::text_page::TextPage;
 
-/// Writes a table with all of its texts; the title line is dim.
+/// Writes a table with all of its texts; the title line is dim. `paint`: how other lines look.
 pub(crate) fn write(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
+    paint: fn(TextStyle, &str) -> String,
     columns: &[ColumnSpec],
     rows: &[Vec<String>],
-    style: TextStyle,
 ) -> io::Result<()> {
-    for (index, lines) in wrapped_lines(columns, rows, style.width).iter().enumerate() {
-        for line in lines {
-            writeln!(out, "{}", if index == 0 { style.dim(line) } else { line.clone() })?;
-        }
+    for (index, lines) in wrapped_lines(columns, rows, out.style.width).iter().enumerate() {
+        let paint = if index == 0 { TextStyle::dim } else { paint };
+        lines.iter().try_for_each(|line| writeln!(out, "{}", paint(out.style, line)))?;
     }
     Ok(())
 }

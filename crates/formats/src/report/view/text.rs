@@ -11,6 +11,7 @@ use super::units::{compact_size, duration_words, signed_size};
 use crate::WallClock;
 use crate::report::live::text::TextStyle;
 use crate::report::tables::processes::{self, ProcessCells, ProcessColumn};
+use crate::report::text_page::TextPage;
 use crate::sanitize::sanitize;
 
 /// Processes that are listed even if they neither leak nor grow.
@@ -23,28 +24,25 @@ const MAX_FORECAST: Nanos = Nanos::from_millis(30 * 86_400_000);
 const BAR_WIDTH: (usize, usize) = (10, 30);
 
 /// Writes the block of an interim report.
-pub fn write_block(
-    out: &mut dyn Write,
+pub(crate) fn write_block(
+    out: &mut TextPage<'_>,
     view: &View<'_>,
     clock: &WallClock,
-    style: TextStyle,
 ) -> io::Result<()> {
     let seen =
         format!("{}  {} observed", clock.time_of_day(view.at), duration_words(view.observed));
     let inexact = view.notes.iter().any(engine::view::Note::is_inexact);
-    let head = spread(&seen, if inexact { "not exact" } else { "" }, style.width);
-    writeln!(out, "{}", style.bold(&head))?;
+    let head = spread(&seen, if inexact { "not exact" } else { "" }, out.style.width);
+    out.bold(&head)?;
     if view.processes.is_empty() {
         return writeln!(out, "No GPU memory activity yet.");
     }
     for gpu in used_gpus(view) {
-        writeln!(out, "{}", gpu_line(gpu, style.width))?;
+        writeln!(out, "{}", gpu_line(gpu, out.style.width))?;
     }
     let (text, alarm) = verdict_line(view, clock);
-    for line in table::wrap(&text, style.width, 0) {
-        writeln!(out, "{}", if alarm { style.alarm(&line) } else { line })?;
-    }
-    write_processes(out, view, style)
+    out.wrapped(if alarm { TextStyle::alarm } else { TextStyle::plain }, &text, 0)?;
+    write_processes(out, view)
 }
 
 /// Returns the GPUs that running processes use or leaks have filled; on a host with one GPU, that.
@@ -191,11 +189,11 @@ pub(super) const SHOWN: [ProcessColumn; 7] = [
     ProcessColumn::At,
 ];
 
-fn write_processes(out: &mut dyn Write, view: &View<'_>, style: TextStyle) -> io::Result<()> {
+fn write_processes(out: &mut TextPage<'_>, view: &View<'_>) -> io::Result<()> {
     let matters =
         |row: &&ProcessRow<'_>| !matches!(row.state, ProcessState::Steady | ProcessState::Ended);
     let important = view.processes.iter().filter(matters).count();
-    let room = style.rows.unwrap_or(usize::MAX).max(1);
+    let room = out.style.rows.unwrap_or(usize::MAX).max(1);
     let count = important.max(MIN_LISTED).min(room);
     let (mut listed, mut rest): (Vec<_>, Vec<_>) = view.processes.iter().partition(matters);
     rest.reverse();
@@ -209,16 +207,16 @@ fn write_processes(out: &mut dyn Write, view: &View<'_>, style: TextStyle) -> io
     let rest: Vec<_> = hidden.into_iter().chain(rest).collect();
     let rows: Vec<_> = listed.iter().map(|row| cells(row, view)).collect();
     let columns = SHOWN.map(ProcessColumn::spec);
-    let mut lines = table::lines(&columns, &rows, style.width).into_iter();
+    let mut lines = table::lines(&columns, &rows, out.style.width).into_iter();
     for title in lines.by_ref().take(1) {
-        writeln!(out, "{}", style.dim(&title))?;
+        out.dim(&title)?;
     }
     for (line, row) in lines.zip(&listed) {
         let is_leak = matches!(row.state, ProcessState::Leaks(_));
-        writeln!(out, "{}", if is_leak { style.bold(&line) } else { line })?;
+        writeln!(out, "{}", if is_leak { out.style.bold(&line) } else { line })?;
     }
     match folded(&rest) {
-        Some(text) => writeln!(out, "{}", style.dim(&table::shorten(&text, style.width))),
+        Some(text) => out.dim(&table::shorten(&text, out.style.width)),
         None => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! Scenarios of frameworks and of libraries: errors, communicators, captures, sharing.
 
 use super::labels::{Group, HEALTHY, SHORT_LIVED, Scenario, TORCH, memory, objects, tensors};
-use super::{exit, objects, segments, sharing};
+use super::{exit, objects, segments, sharing, tensors};
 
 /// The scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -139,5 +139,45 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         others: &[("context_per_job", HEALTHY), ("step_activation", SHORT_LIVED)],
         needs: &[],
         run: objects::context_jobs,
+    },
+    Scenario {
+        group: Group::Tensors,
+        name: "tiny-tensor-leak",
+        seconds: 20,
+        about: "one tiny tensor of each step is kept, beside forty others",
+        leaks: &[tensors("leak_tiny_tensor")],
+        others: &[("step_tensor", HEALTHY)],
+        needs: &[TORCH],
+        run: tensors::tiny_kept,
+    },
+    Scenario {
+        group: Group::Tensors,
+        name: "unbounded-tensor-cache",
+        seconds: 16,
+        about: "a cache of tensors that evicts nothing, beside forty tensors of each step",
+        leaks: &[tensors("leak_tensor_entry")],
+        others: &[("step_tensor", HEALTHY)],
+        needs: &[TORCH],
+        run: tensors::unbounded_cache,
+    },
+    Scenario {
+        group: Group::HealthyTensors,
+        name: "many-tensors",
+        seconds: 16,
+        about: "forty tensors of different sizes in each step",
+        leaks: &[],
+        others: &[("step_tensor", HEALTHY)],
+        needs: &[TORCH],
+        run: tensors::many,
+    },
+    Scenario {
+        group: Group::HealthyTensors,
+        name: "tensor-cache",
+        seconds: 20,
+        about: "a cache of tensors that replaces random ones, beside forty tensors of each step",
+        leaks: &[],
+        others: &[("tensor_entry", HEALTHY), ("step_tensor", HEALTHY)],
+        needs: &[TORCH],
+        run: tensors::bounded_cache,
     },
 ];

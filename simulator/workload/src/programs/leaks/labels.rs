@@ -24,6 +24,8 @@ pub(super) enum Group {
     Segments,
     /// Leaks of frameworks and libraries.
     Framework,
+    /// Leaks of tensors among so many that their call stacks are sampled.
+    Tensors,
     /// Healthy: caches.
     Cache,
     /// Healthy: growth that ends.
@@ -40,6 +42,8 @@ pub(super) enum Group {
     HealthySegments,
     /// Healthy: frameworks and libraries.
     HealthyFramework,
+    /// Healthy: many tensors.
+    HealthyTensors,
 }
 
 impl Group {
@@ -61,6 +65,8 @@ impl Group {
             Self::HealthyTogether => "healthy-together",
             Self::HealthySegments => "healthy-segments",
             Self::HealthyFramework => "healthy-framework",
+            Self::Tensors => "tensors",
+            Self::HealthyTensors => "healthy-tensors",
         }
     }
 }
@@ -205,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    const GROUPS: [Group; 16] = [
+    const GROUPS: [Group; 18] = [
         Group::Shape,
         Group::Hidden,
         Group::Kind,
@@ -222,6 +228,8 @@ mod tests {
         Group::HealthySegments,
         Group::Framework,
         Group::HealthyFramework,
+        Group::Tensors,
+        Group::HealthyTensors,
     ];
 
     /// The held-out half, from before the verdicts were tuned with the other half.
@@ -233,7 +241,8 @@ mod tests {
          slow-start staging-pool more-clients rare-shapes ping-pong long-sawtooth \
          mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules ring-until-exit \
          plan-cache many-shapes \
-         uncollected-ipc-leak shared-memory-leak out-of-memory-retry received-memory shared-memory streams-that-finish";
+         uncollected-ipc-leak shared-memory-leak out-of-memory-retry received-memory shared-memory streams-that-finish \
+         tiny-tensor-leak tensor-cache";
 
     #[test]
     fn scenario_names_are_unique() {
@@ -279,6 +288,7 @@ mod tests {
                 Group::Together,
                 Group::Segments,
                 Group::Framework,
+                Group::Tensors,
             ]
             .contains(&scenario.group);
             assert_eq!(!scenario.leaks.is_empty(), leaking, "{}", scenario.name);

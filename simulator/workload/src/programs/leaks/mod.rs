@@ -17,6 +17,7 @@ mod resources;
 mod scenario_thread;
 mod segments;
 mod sharing;
+mod tensors;
 mod together;
 
 use anyhow::anyhow;

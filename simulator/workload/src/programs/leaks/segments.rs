@@ -13,7 +13,11 @@ macro_rules! tensors {
     ($($name:ident),*) => {
         $(
             #[inline(never)]
-            fn $name(cache: &Cache, run: &ScenarioThread, bytes: usize) -> anyhow::Result<u64> {
+            pub(super) fn $name(
+                cache: &Cache,
+                run: &ScenarioThread,
+                bytes: usize,
+            ) -> anyhow::Result<u64> {
                 let address = cache.tensor(run.ordinal, bytes as u64);
                 // Prevents tail calls, and merging of functions with the same code.
                 black_box(stringify!($name));
@@ -26,7 +30,7 @@ macro_rules! tensors {
 tensors! {
     leak_private_pool, leak_failed_capture, leak_waiting_blocks, leak_kept_tensors, step_tensor,
     tensor_window, tensor_shapes, leak_stored_exception, tensor_retried, shape_pool, early_capture,
-    copied_block
+    copied_block, leak_tiny_tensor, leak_tensor_entry, tensor_entry
 }
 
 /// Tensors of a step, all freed.

@@ -50,7 +50,15 @@ extern struct shim_now {
 	unsigned long cookie;
 	int is_return;
 	char comm[16];
+	unsigned long random;
 } shim_now;
+
+/* A repeatable sequence. */
+static inline unsigned shim_random(void)
+{
+	shim_now.random = shim_now.random * 6364136223846793005UL + 1442695040888963407UL;
+	return shim_now.random >> 32;
+}
 
 #define bpf_map_lookup_elem(map, key)		   shim_lookup(MAP_OF(map), key, shim_now.cpu)
 #define bpf_map_lookup_percpu_elem(map, key, cpu)  shim_lookup(MAP_OF(map), key, cpu)
@@ -76,6 +84,7 @@ extern struct shim_now {
 #define bpf_get_attach_cookie(ctx) (shim_now.cookie)
 #define bpf_ktime_get_ns()	   (++shim_now.time)
 #define bpf_ktime_get_boot_ns()	   (++shim_now.time)
+#define bpf_get_prandom_u32()	   shim_random()
 #define bpf_jiffies64()		   (shim_now.time)
 
 #define bpf_get_current_comm(to, bytes) (__builtin_memcpy(to, shim_now.comm, bytes), 0)

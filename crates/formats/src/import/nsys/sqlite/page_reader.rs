@@ -108,14 +108,15 @@ impl PageReader {
         Ok(Ok(()))
     }
 
-    /// Returns the record of a cell, unless it spans several pages.
+    /// Returns the record of a cell with what follows it, and its length; `None` if it spans several
+    /// pages.
     #[inline]
-    fn record<'a>(&self, cell: &'a [u8]) -> Result<Option<&'a [u8]>, Failed> {
+    fn record<'a>(&self, cell: &'a [u8]) -> Result<Option<(&'a [u8], usize)>, Failed> {
         let (payload, begin) = record_start(cell).ok_or(Failed::Unusual)?;
         if payload > self.usable as u64 - 35 {
             return Ok(None);
         }
-        cell.get(begin..begin + payload as usize).map(Some).ok_or(Failed::Unusual)
+        cell.get(begin..).map(|bytes| Some((bytes, payload as usize))).ok_or(Failed::Unusual)
     }
 
     /// Returns a record that spans several pages.
@@ -225,14 +226,14 @@ impl<'f, 'p, const N: usize> LeafDecoder<'f, 'p, N> {
             let at = short(page, header + 8 + 2 * cell)?;
             let cell = page.get(at..file.usable).ok_or(Failed::Unusual)?;
             let passed = match file.record(cell)? {
-                Some(record) => {
-                    layouts.decode(record, &mut row).ok_or(Failed::Unusual)?;
+                Some((bytes, length)) => {
+                    layouts.decode(bytes, length, &mut row).ok_or(Failed::Unusual)?;
                     each(&row)
                 }
                 None => {
                     let record = file.long_record(cell)?;
                     let mut row = RecordRow::EMPTY;
-                    layouts.decode(&record, &mut row).ok_or(Failed::Unusual)?;
+                    layouts.decode(&record, record.len(), &mut row).ok_or(Failed::Unusual)?;
                     each(&row)
                 }
             };

@@ -172,16 +172,18 @@ impl<'p, const N: usize> LayoutCache<'p, N> {
     }
 
     /// Decodes the requested values of a record, like [`decode`]. Values of columns without one are
-    /// left unchanged.
+    /// left unchanged. The record is the first `length` bytes; more may follow it.
     #[inline]
     pub(crate) fn decode<'a>(
         &mut self,
-        record: &'a [u8],
+        bytes: &'a [u8],
+        length: usize,
         row: &mut RecordRow<'a, N>,
     ) -> Option<()> {
+        let record = bytes.get(..length)?;
         let length = usize::from(*record.first()?);
         let Some(mask) = MASKS.get(length) else { return self.decode_new(record, row) };
-        let header = header(record, mask);
+        let header = header(bytes, mask);
         let layout = self.known.get(slot(&header))?;
         if layout.header != header {
             return self.decode_new(record, row);
@@ -355,7 +357,7 @@ mod tests {
         let mut layouts = LayoutCache::<8>::new(&positions);
         for _ in 0..2 {
             let mut row = RecordRow::EMPTY;
-            layouts.decode(&record, &mut row).unwrap();
+            layouts.decode(&record, record.len(), &mut row).unwrap();
             assert_eq!(row.int(5), Some(1));
         }
     }
@@ -380,7 +382,9 @@ mod tests {
             let mut layouts = LayoutCache::<8>::new(&positions);
             for _ in 0..2 {
                 let mut row = RecordRow::EMPTY;
-                let fast = layouts.decode(&record, &mut row).map(|()| row);
+                // What follows the record has no effect.
+                let more = [&record[..], &[0xff; 40]].concat();
+                let fast = layouts.decode(&more, record.len(), &mut row).map(|()| row);
                 let content = |row: RecordRow<'_, 8>| {
                     let values: Vec<_> = (0..8).map(|column| row.int(column)).collect();
                     (values, row.null, row.wrong, row.text.to_vec())

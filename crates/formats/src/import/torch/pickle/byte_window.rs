@@ -1,32 +1,41 @@
 //! The bytes of a pickle through a window: memory use does not depend on the file's length.
 
-use std::io::{ErrorKind, Read};
+use std::io;
 
 use super::error::ReadError;
+use super::strings::MAX_STRING_BYTES;
 
-/// Fits into the L2 cache of a CPU.
-const WINDOW: usize = 256 << 10;
+/// Length of a block with its head room. Fits into the L2 cache of a CPU.
+pub(crate) const BLOCK_BYTES: usize = 256 << 10;
+
+/// Unused bytes at the start of a block: what is left of the block before, less than a value, is
+/// copied there.
+pub(crate) const HEAD_ROOM: usize = MAX_STRING_BYTES;
+
+/// Returns the next block of the input: head room and bytes, none at the end. The argument is a block
+/// to use again.
+pub(crate) type NextBlock<'a> = Box<dyn FnMut(Vec<u8>) -> io::Result<Vec<u8>> + 'a>;
 
 /// A reader that tracks its offset and the maximum remaining length.
-pub(crate) struct ByteWindow {
-    reader: Box<dyn Read>,
+pub(crate) struct ByteWindow<'a> {
+    next_block: NextBlock<'a>,
     window: Vec<u8>,
     at: usize,
-    /// Bytes before the window.
-    before: u64,
+    /// Offset of the end of the window.
+    end: u64,
     /// Maximum total length.
     max: u64,
 }
 
-impl ByteWindow {
-    /// Reads from `reader`, which has at most `max` bytes.
-    pub(crate) fn new(reader: Box<dyn Read>, max: u64) -> Self {
-        Self { reader, window: Vec::with_capacity(WINDOW), at: 0, before: 0, max }
+impl<'a> ByteWindow<'a> {
+    /// Reads an input that has at most `max` bytes.
+    pub(crate) fn new(next_block: NextBlock<'a>, max: u64) -> Self {
+        Self { next_block, window: Vec::new(), at: 0, end: 0, max }
     }
 
     /// Returns the number of consumed bytes.
     pub(crate) fn offset(&self) -> u64 {
-        self.before.saturating_add(self.at as u64)
+        self.end.saturating_sub((self.window.len() - self.at) as u64)
     }
 
     /// Returns the maximum number of remaining bytes.
@@ -83,7 +92,7 @@ impl ByteWindow {
                 self.offset(),
             ));
         }
-        let kept = usize::try_from(length).map_or(keep, |length| length.min(keep)).min(WINDOW);
+        let kept = usize::try_from(length).map_or(keep, |length| length.min(keep)).min(HEAD_ROOM);
         if self.window.len().saturating_sub(self.at) < kept {
             self.fill(kept)?;
         }
@@ -111,31 +120,26 @@ impl ByteWindow {
     /// Makes at least `wanted` bytes available, or fails.
     #[cold]
     fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
-        let rest = self.window.len() - self.at;
-        self.window.copy_within(self.at.., 0);
-        self.before = self.before.saturating_add(self.at as u64);
-        self.at = 0;
-        self.window.resize(WINDOW, 0);
-        let mut end = rest;
-        while end < wanted {
-            let Some(space) = self.window.get_mut(end..) else { break };
-            match self.reader.read(space) {
-                Ok(0) => break,
-                Ok(more) => end = end.saturating_add(more).min(WINDOW),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.window.truncate(end);
-                    return Err(ReadError::io(error));
-                }
+        while self.ahead().len() < wanted {
+            // Less than a value, so it fits into the head room.
+            let rest = self.ahead().to_vec();
+            self.at = 0;
+            let used = std::mem::take(&mut self.window);
+            self.window = (self.next_block)(used).map_err(ReadError::io)?;
+            let more = self.window.len().saturating_sub(HEAD_ROOM);
+            self.end = self.end.saturating_add(more as u64);
+            self.at = HEAD_ROOM.saturating_sub(rest.len()).min(self.window.len());
+            let begin = self.window.iter_mut().skip(self.at);
+            begin.zip(rest).for_each(|(to, from)| *to = from);
+            if more == 0 {
+                return Err(self.truncated());
             }
         }
-        self.window.truncate(end);
-        if end < wanted { Err(self.truncated()) } else { Ok(()) }
+        Ok(())
     }
 
     #[cold]
     fn truncated(&self) -> ReadError {
-        let end = self.before.saturating_add(self.window.len() as u64);
-        ReadError::broken("the pickle ends in the middle of a value", end)
+        ReadError::broken("the pickle ends in the middle of a value", self.end)
     }
 }

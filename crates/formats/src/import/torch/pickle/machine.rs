@@ -21,7 +21,7 @@ const DICT_BATCH_VALUES: usize = 2000;
 
 /// The stack, the memo, and the builder that interprets values.
 pub(crate) struct PickleMachine<'m, 's> {
-    pub(crate) input: ByteWindow,
+    pub(crate) input: ByteWindow<'m>,
     pub(crate) stack: Vec<Value>,
     marks: Vec<usize>,
     pub(crate) memo: Memo,
@@ -29,7 +29,7 @@ pub(crate) struct PickleMachine<'m, 's> {
 }
 
 impl<'m, 's> PickleMachine<'m, 's> {
-    pub(crate) fn new(input: ByteWindow, builder: &'m mut SnapshotBuilder<'s>) -> Self {
+    pub(crate) fn new(input: ByteWindow<'m>, builder: &'m mut SnapshotBuilder<'s>) -> Self {
         Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), builder }
     }
 

@@ -37,9 +37,17 @@ pub(crate) fn document(comparison: &DiffView<'_>) -> Document {
     ];
     let changed: Vec<_> = diff.rows.iter().filter(|row| row.trend != Trend::Same).collect();
     let shown = comparison.after.shown(changed.len());
-    let columns = ["held", "after", "peak", "count", "kind", "change", "site"];
-    let rows = changed.iter().take(shown).map(|row| short(row, comparison));
-    let section = Section::list("", &columns, rows, changed.len());
+    let shown = changed.iter().take(shown).map(|row| (row, sides(row)));
+    let table = table!(shown, |(row, (before, after))| {
+        "held": Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
+        "after": Cell::Bytes(after.never_freed.bytes),
+        "peak": Cell::difference(before.peak_bytes, after.peak_bytes),
+        "count": Cell::Count(after.never_freed.allocations),
+        "kind": Cell::Text(row.kind.to_string()),
+        "change": trend(row),
+        "site": stack(row, comparison),
+    });
+    let section = Section::list("", table, changed.len());
     let mut notes = Vec::new();
     for file in [comparison.before, comparison.after] {
         let of_file = file.notes(false);
@@ -68,19 +76,6 @@ fn stack(row: &DiffRow, comparison: &DiffView<'_>) -> Cell {
 fn trend(row: &DiffRow) -> Cell {
     let moved = if row.moved { ", moved" } else { "" };
     Cell::Text(format!("{}{moved}", row.trend.name()))
-}
-
-fn short(row: &DiffRow, comparison: &DiffView<'_>) -> Vec<Cell> {
-    let (before, after) = sides(row);
-    vec![
-        Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
-        Cell::Bytes(after.never_freed.bytes),
-        Cell::difference(before.peak_bytes, after.peak_bytes),
-        Cell::Count(after.never_freed.allocations),
-        Cell::Text(row.kind.to_string()),
-        trend(row),
-        stack(row, comparison),
-    ]
 }
 
 /// Returns every site of either file as a table.

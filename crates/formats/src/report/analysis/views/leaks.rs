@@ -86,25 +86,21 @@ fn other_verdicts(snapshot: &Snapshot, file: &AnalyzedFile<'_>) -> Section {
     let verdicts: Vec<_> =
         snapshot.other_verdicts.iter().filter(|one| !leaks.contains(&place(one))).collect();
     let shown = file.shown(verdicts.len());
-    let row = |one: &&SiteVerdict| {
-        vec![
-            Cell::Text(verdict_label(one.verdict).to_owned()),
-            Cell::Text(kind(one.resource).to_owned()),
-            Cell::Text(live(one.resource, &one.evidence)),
-            Cell::Count(one.evidence.created),
-            Cell::Count(one.evidence.freed),
-            Cell::Text(one.pid.map_or_else(String::new, |pid| pid.to_string())),
-            frames::cell_of(&one.frames),
-        ]
-    };
-    let columns = ["verdict", "kind", "live", "allocated", "freed", "pid", "site"];
-    let rows = verdicts.iter().take(shown).map(row);
-    Section::list("Verdicts on other sites", &columns, rows, verdicts.len())
+    let table = table!(verdicts.iter().take(shown), |one| {
+        "verdict": Cell::Text(verdict_label(one.verdict).to_owned()),
+        "kind": Cell::Text(kind(one.resource).to_owned()),
+        "live": Cell::Text(live(one.resource, &one.evidence)),
+        "allocated": Cell::Count(one.evidence.created),
+        "freed": Cell::Count(one.evidence.freed),
+        "pid": Cell::pid(one.pid),
+        "site": frames::cell_of(&one.frames),
+    });
+    Section::list("Verdicts on other sites", table, verdicts.len())
 }
 
 fn anomalies(anomalies: &[Anomaly], file: &AnalyzedFile<'_>) -> Section {
     let shown = file.shown(anomalies.len());
-    let row = |anomaly: &Anomaly| {
+    let shown = anomalies.iter().take(shown).map(|anomaly| {
         let (what, bytes, baseline) = match anomaly.details {
             AnomalyKind::Size { bytes, baseline, of_site, live, .. } => {
                 let scope = if of_site { "at this site" } else { "in this process" };
@@ -115,18 +111,18 @@ fn anomalies(anomalies: &[Anomaly], file: &AnalyzedFile<'_>) -> Section {
                 (format!("growth in {}", format_age(within)), bytes, baseline)
             }
         };
-        vec![
-            Cell::Time(file.time(anomaly.at), file.nanos(anomaly.at)),
-            Cell::Bytes(bytes.0),
-            Cell::Bytes(baseline.0),
-            Cell::Text(what),
-            Cell::Text(anomaly.kind.to_string()),
-            Cell::Text(anomaly.pid.to_string()),
-            frames::cell_of(&anomaly.frames),
-        ]
-    };
-    let columns = ["time", "bytes", "baseline", "type", "kind", "pid", "site"];
-    Section::list("Anomalies", &columns, anomalies.iter().take(shown).map(row), anomalies.len())
+        (anomaly, what, bytes, baseline)
+    });
+    let table = table!(shown, |(anomaly, what, bytes, baseline)| {
+        "time": Cell::Time(file.time(anomaly.at), file.nanos(anomaly.at)),
+        "bytes": Cell::Bytes(bytes.0),
+        "baseline": Cell::Bytes(baseline.0),
+        "type": Cell::Text(what),
+        "kind": Cell::Text(anomaly.kind.to_string()),
+        "pid": Cell::Text(anomaly.pid.to_string()),
+        "site": frames::cell_of(&anomaly.frames),
+    });
+    Section::list("Anomalies", table, anomalies.len())
 }
 
 /// `device 12.00 MiB, async 1.00 MiB`.
@@ -137,18 +133,15 @@ pub(crate) fn kinds(amounts: &[(MemoryKind, Amount)]) -> String {
 }
 
 fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Section {
-    let row = |leak: &&LeakGroup| {
-        vec![
-            Cell::Bytes(leak.amount.bytes),
-            Cell::Count(leak.amount.allocations),
-            Cell::Text(leak.key.kind.to_string()),
-            location(leak.key.device, leak.key.kind),
-            Cell::Text(leak.key.pid.to_string()),
-            frames::cell(&file.info.stacks, leak.key.site),
-        ]
-    };
-    let columns = ["bytes", "count", "kind", "device", "pid", "site"];
-    Section::merged(title, &columns, leaks.iter().map(row), file.top.unwrap_or(usize::MAX))
+    let table = table!(leaks.iter(), |leak| {
+        "bytes": Cell::Bytes(leak.amount.bytes),
+        "count": Cell::Count(leak.amount.allocations),
+        "kind": Cell::Text(leak.key.kind.to_string()),
+        "device": location(leak.key.device, leak.key.kind),
+        "pid": Cell::Text(leak.key.pid.to_string()),
+        "site": frames::cell(&file.info.stacks, leak.key.site),
+    });
+    Section::merged(title, table, file.top.unwrap_or(usize::MAX))
 }
 
 /// Returns every site with its verdict, suspects first.

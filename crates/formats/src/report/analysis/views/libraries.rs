@@ -60,13 +60,13 @@ pub(crate) fn document(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Docum
         n => format!("{n} libraries allocated memory"),
     };
     let held = format!("HELD: {}; PEAK is an upper bound", file.held_phrase());
-    let columns = ["held", "count", "peak", "allocated", "freed", "processes", "library"];
-    let rows = all.iter().take(shown).map(cells);
+    let columns = vec!["held", "count", "peak", "allocated", "freed", "processes", "library"];
+    let table = Table { columns, rows: all.iter().take(shown).map(cells).collect() };
     Document {
         headline,
         alarm: false,
         lines: (!all.is_empty()).then_some(Line::Dim(held)).into_iter().collect(),
-        sections: vec![Section::list("", &columns, rows, all.len())],
+        sections: vec![Section::list("", table, all.len())],
         notes: Vec::new(),
     }
 }

@@ -4,7 +4,7 @@ use engine::analysis::phases::PhaseUsage;
 use engine::model::Phase;
 
 use super::super::AnalyzedFile;
-use super::super::document::{Cell, Document, Section, Table};
+use super::super::document::{Cell, Document, Section, Table, table};
 
 pub(crate) fn document(all: &[PhaseUsage], file: &AnalyzedFile<'_>) -> Document {
     let headline = match all.len() {
@@ -12,22 +12,17 @@ pub(crate) fn document(all: &[PhaseUsage], file: &AnalyzedFile<'_>) -> Document 
         1 => "1 mark".to_owned(),
         n => format!("{n} marks"),
     };
-    let columns = ["at", "for", "label", "process", "at start", "peak", "at the end"];
-    let row = |usage: &PhaseUsage| {
-        let Phase { label, begin, end, .. } = &usage.phase;
-        vec![
-            Cell::Time(file.time(*begin), file.nanos(*begin)),
-            end.map_or(Cell::Empty, |end| Cell::Span(end - *begin)),
-            Cell::Text(label.to_string()),
-            Cell::Text(process(&usage.phase, file)),
-            Cell::Bytes(usage.begin_bytes),
-            Cell::Bytes(usage.peak_bytes),
-            Cell::Bytes(usage.end_bytes),
-        ]
-    };
-    let shown = file.shown(all.len());
-    let rows = all.iter().take(shown).map(row);
-    let sections = vec![Section::list("", &columns, rows, all.len())];
+    let shown = all.iter().take(file.shown(all.len())).map(|usage| (usage, &usage.phase));
+    let table = table!(shown, |(usage, phase)| {
+        "at": Cell::Time(file.time(phase.begin), file.nanos(phase.begin)),
+        "for": phase.end.map_or(Cell::Empty, |end| Cell::Span(end - phase.begin)),
+        "label": Cell::Text(phase.label.to_string()),
+        "process": Cell::Text(process(phase, file)),
+        "at start": Cell::Bytes(usage.begin_bytes),
+        "peak": Cell::Bytes(usage.peak_bytes),
+        "at the end": Cell::Bytes(usage.end_bytes),
+    });
+    let sections = vec![Section::list("", table, all.len())];
     Document {
         headline,
         sections: if all.is_empty() { Vec::new() } else { sections },
@@ -37,30 +32,16 @@ pub(crate) fn document(all: &[PhaseUsage], file: &AnalyzedFile<'_>) -> Document 
 
 /// Returns every phase.
 pub(crate) fn table(all: &[PhaseUsage], file: &AnalyzedFile<'_>) -> Table {
-    let columns = vec![
-        "begin_ns",
-        "end_ns",
-        "label",
-        "type",
-        "pid",
-        "begin_bytes",
-        "peak_bytes",
-        "end_bytes",
-    ];
-    let row = |usage: &PhaseUsage| {
-        let Phase { label, pid, begin, end, .. } = &usage.phase;
-        vec![
-            Cell::Time(String::new(), file.nanos(*begin)),
-            end.map_or(Cell::Empty, |end| Cell::Time(String::new(), file.nanos(end))),
-            Cell::Text(label.to_string()),
-            Cell::Text(kind(&usage.phase).to_owned()),
-            Cell::pid(*pid),
-            Cell::Bytes(usage.begin_bytes),
-            Cell::Bytes(usage.peak_bytes),
-            Cell::Bytes(usage.end_bytes),
-        ]
-    };
-    Table { columns, rows: all.iter().map(row).collect() }
+    table!(all.iter().map(|usage| (usage, &usage.phase)), |(usage, phase)| {
+        "begin_ns": Cell::Time(String::new(), file.nanos(phase.begin)),
+        "end_ns": phase.end.map_or(Cell::Empty, |end| Cell::Time(String::new(), file.nanos(end))),
+        "label": Cell::Text(phase.label.to_string()),
+        "type": Cell::Text(kind(phase).to_owned()),
+        "pid": Cell::pid(phase.pid),
+        "begin_bytes": Cell::Bytes(usage.begin_bytes),
+        "peak_bytes": Cell::Bytes(usage.peak_bytes),
+        "end_bytes": Cell::Bytes(usage.end_bytes),
+    })
 }
 
 /// Returns the name of how a phase is bounded.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use engine::analysis::peak::{GroupAtPeak, Peak};
 use engine::model::Bytes;
 
-use super::super::document::{Cell, Document, Line, Section};
+use super::super::document::{Cell, Document, Line, Section, Table, table};
 use super::super::{AnalyzedFile, device, frames, tsv};
 use super::leaks::device_number;
 use crate::report::live::text::format_count;
@@ -45,39 +45,32 @@ fn name(peak: &Peak) -> String {
 }
 
 fn summary(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
-    let row = |peak: &Peak| {
-        vec![
-            device(peak.device),
-            peak.pid.map_or_else(|| Cell::Text("all".into()), |pid| Cell::Text(pid.to_string())),
-            Cell::Text(peak.pid.and_then(|pid| file.process(pid)).unwrap_or("").to_owned()),
-            Cell::Bytes(peak.bytes),
-            Cell::Time(file.time(peak.at), file.nanos(peak.at)),
-        ]
-    };
-    let columns = ["device", "pid", "name", "peak", "at"];
-    Section::list("Peak per device and process", &columns, peaks.iter().map(row), peaks.len())
+    let table = table!(peaks.iter(), |peak| {
+        "device": device(peak.device),
+        "pid": Cell::Text(peak.pid.map_or_else(|| "all".to_owned(), |pid| pid.to_string())),
+        "name": Cell::Text(peak.pid.and_then(|pid| file.process(pid)).unwrap_or("").to_owned()),
+        "peak": Cell::Bytes(peak.bytes),
+        "at": Cell::Time(file.time(peak.at), file.nanos(peak.at)),
+    });
+    Section::list("Peak per device and process", table, peaks.len())
 }
 
 /// Returns the sites that were live at a peak, at most `most`.
 pub(super) fn live_at(peak: &Peak, file: &AnalyzedFile<'_>, most: usize) -> Section {
-    let row = |at: &GroupAtPeak| {
-        let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
-        let oldest = at.allocations.iter().map(|held| held.allocated_at).min().unwrap_or(peak.at);
-        vec![
-            Cell::Bytes(at.amount.bytes),
-            Cell::Share(share),
-            Cell::Count(at.amount.allocations),
-            Cell::Text(at.key.kind.to_string()),
-            Cell::Text(at.key.pid.to_string()),
-            Cell::Span(peak.at - oldest),
-            frames::cell(&file.info.stacks, at.key.site),
-        ]
-    };
+    let oldest = |at: &GroupAtPeak| at.allocations.iter().map(|held| held.allocated_at).min();
+    let table = table!(peak.live.iter(), |at| {
+        "bytes": Cell::Bytes(at.amount.bytes),
+        "share": Cell::Share(at.amount.bytes as f64 / peak.bytes.max(1) as f64),
+        "count": Cell::Count(at.amount.allocations),
+        "kind": Cell::Text(at.key.kind.to_string()),
+        "pid": Cell::Text(at.key.pid.to_string()),
+        "oldest": Cell::Span(peak.at - oldest(at).unwrap_or(peak.at)),
+        "site": frames::cell(&file.info.stacks, at.key.site),
+    });
     let (bytes, time) = (Bytes(peak.bytes), file.time(peak.at));
     let title = format!("Live at the peak of {} ({bytes} at {time})", name(peak));
-    let columns = ["bytes", "share", "count", "kind", "pid", "oldest", "site"];
     let most = file.top.map_or(most, |top| top.min(most));
-    Section::merged(title, &columns, peak.live.iter().map(row), most)
+    Section::merged(title, table, most)
 }
 
 /// Writes every allocation that was live at a peak.

@@ -1,6 +1,5 @@
 //! Memory of each process by call site.
 
-use engine::analysis::groups::Group;
 use engine::analysis::summary::{ProcessSummary, SummaryReport};
 
 use super::super::document::{Cell, Document, Line, Section, Table, table};
@@ -28,18 +27,16 @@ pub(crate) fn document(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Docum
 }
 
 fn section(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
-    let row = |group: &Group| {
-        vec![
-            Cell::Bytes(group.never_freed().bytes),
-            Cell::Count(group.never_freed().allocations),
-            Cell::Bytes(group.peak_bytes),
-            Cell::Count(group.allocated.allocations),
-            Cell::Count(group.freed),
-            Cell::Text(group.key.kind.to_string()),
-            device(group.key.device),
-            frames::cell(&file.info.stacks, group.key.site),
-        ]
-    };
+    let table = table!(process.sites.iter(), |group| {
+        "held": Cell::Bytes(group.never_freed().bytes),
+        "count": Cell::Count(group.never_freed().allocations),
+        "peak": Cell::Bytes(group.peak_bytes),
+        "allocated": Cell::Count(group.allocated.allocations),
+        "freed": Cell::Count(group.freed),
+        "kind": Cell::Text(group.key.kind.to_string()),
+        "device": device(group.key.device),
+        "site": frames::cell(&file.info.stacks, group.key.site),
+    });
     let pid = process.pid;
     let title = match file.process(pid).filter(|name| !name.is_empty()) {
         Some(name) => format!("{name} (pid {pid})"),
@@ -47,15 +44,7 @@ fn section(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
     };
     let more =
         (process.more_sites > 0).then(|| Line::Dim(format!("… {} more sites", process.more_sites)));
-    Section {
-        title,
-        table: Table {
-            columns: vec!["held", "count", "peak", "allocated", "freed", "kind", "device", "site"],
-            rows: process.sites.iter().map(row).collect(),
-        },
-        after: more.into_iter().collect(),
-        ..Section::default()
-    }
+    Section { title, table, after: more.into_iter().collect(), ..Section::default() }
 }
 
 /// Returns every site.

@@ -59,26 +59,22 @@ fn held(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Option<String> {
 fn holders(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
     let groups = report.processes.iter().flat_map(|process| &process.sites);
     let groups: Vec<&Group> = groups.filter(|group| group.never_freed().allocations > 0).collect();
-    let row = |group: &&Group| {
-        let pid = group.key.pid;
-        vec![
-            Cell::Bytes(group.never_freed().bytes),
-            Cell::Count(group.never_freed().allocations),
-            Cell::Text(group.key.kind.to_string()),
-            location(group.key.device, group.key.kind),
-            Cell::Text(format!("{pid} {}", file.process(pid).unwrap_or("")).trim_end().to_owned()),
-            frames::cell(&file.info.stacks, group.key.site),
-        ]
-    };
+    let process = |pid| format!("{pid} {}", file.process(pid).unwrap_or("")).trim_end().to_owned();
+    let table = table!(groups.iter(), |group| {
+        "bytes": Cell::Bytes(group.never_freed().bytes),
+        "count": Cell::Count(group.never_freed().allocations),
+        "kind": Cell::Text(group.key.kind.to_string()),
+        "device": location(group.key.device, group.key.kind),
+        "process": Cell::Text(process(group.key.pid)),
+        "site": frames::cell(&file.info.stacks, group.key.site),
+    });
     let exited = groups.iter().filter(|group| group.exited.allocations > 0).count();
     let title = match exited {
         0 => capitalized(file.held_phrase()),
         all if all == groups.len() => "Not freed at exit".to_owned(),
         _ => format!("{} or not freed at exit", capitalized(file.held_phrase())),
     };
-    let columns = ["bytes", "count", "kind", "device", "process", "site"];
-    let most = file.top.unwrap_or(usize::MAX);
-    Section::merged(title, &columns, groups.iter().map(row), most)
+    Section::merged(title, table, file.top.unwrap_or(usize::MAX))
 }
 
 /// Returns the path, format and producer of the file.

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use engine::analysis::usage::{UsageReport, UsageSeries};
-use engine::model::{Bytes, Timestamp};
+use engine::model::{Bytes, MemoryKind, Timestamp};
 
-use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section};
+use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section, Table, table};
 use super::super::{AnalyzedFile, OverlaySeries, device, location, tsv};
 use super::leaks::device_number;
 
@@ -29,7 +29,7 @@ pub(crate) fn document(
     );
     let mut sections: Vec<_> =
         usage.totals.iter().map(|series| chart(series, overlays, file)).collect();
-    sections.push(table(usage, file));
+    sections.push(by_kind(usage, file));
     Document { headline, sections, ..Document::default() }
 }
 
@@ -58,22 +58,19 @@ fn chart(series: &UsageSeries, overlays: &[OverlaySeries], file: &AnalyzedFile<'
     Section { title, chart: Some(AsciiChart { curves, ends }), ..Section::default() }
 }
 
-fn table(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
+fn by_kind(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
     let program = |series: &UsageSeries| series.pid.and_then(|pid| file.process(pid)).unwrap_or("");
-    let row = |series: &UsageSeries| {
-        vec![
-            series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
-            Cell::pid(series.pid),
-            Cell::Text(program(series).to_owned()),
-            Cell::Text(series.kind.map_or_else(|| "all".to_owned(), |kind| kind.to_string())),
-            Cell::Bytes(series.peak.bytes),
-            Cell::Time(file.time(series.peak.at), file.nanos(series.peak.at)),
-            Cell::Bytes(series.points.last().map_or(0, |point| point.bytes)),
-        ]
-    };
-    let columns = ["device", "pid", "program", "kind", "peak", "at", "at the end"];
-    let rows = usage.series.iter().map(row);
-    Section::list("By device, process and kind", &columns, rows, usage.series.len())
+    let kind = |series: &UsageSeries| series.kind.map_or("all", MemoryKind::name).to_owned();
+    let table = table!(usage.series.iter(), |series| {
+        "device": series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
+        "pid": Cell::pid(series.pid),
+        "program": Cell::Text(program(series).to_owned()),
+        "kind": Cell::Text(kind(series)),
+        "peak": Cell::Bytes(series.peak.bytes),
+        "at": Cell::Time(file.time(series.peak.at), file.nanos(series.peak.at)),
+        "at the end": Cell::Bytes(series.points.last().map_or(0, |point| point.bytes)),
+    });
+    Section::list("By device, process and kind", table, usage.series.len())
 }
 
 /// Writes every point; device totals have no process and kind.

@@ -209,6 +209,9 @@ const timeline = {
     const text = `peak ${sizeText(bytes)} at ${timeText(ns)}`;
     const right = x + context.measureText(text).width + 12 < view.width;
     [context.textAlign, context.textBaseline] = [right ? "left" : "right", "bottom"];
+    // Legible over bands and lines.
+    [context.strokeStyle, context.lineWidth, context.lineJoin] = [themed("panel"), 4, "round"];
+    context.strokeText(text, x + (right ? 8 : -8), y - 3);
     context.fillText(text, x + (right ? 8 : -8), y - 3);
   },
 

@@ -23,7 +23,7 @@ use crate::report::view::json::{LibraryJson, ProcessRowJson, ViewJson};
 use crate::sanitize::sanitized;
 pub(crate) use parts::{
     AllocatorJson, AllocatorPoolJson, ContainerJson, HolderJson, ObjectCountsJson, OutOfMemoryJson,
-    SiteObjectsJson,
+    SamplingJson, SiteObjectsJson,
 };
 use sites::ProcessSiteJson;
 pub use sites::SiteJson;
@@ -99,7 +99,7 @@ json_objects! {
             .map(|one| AnomalyJson::new(one, context.clock.precise(one.at).into()))
             .collect(),
         /// Marks since the last report; in the last one, the newest.
-        #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         marks: Vec<MarkJson> =
             snapshot.marks.iter().map(|mark| MarkJson::new(mark, context)).collect(),
         /// Sites of blocks in PyTorch's cache; absent if there are none.
@@ -109,11 +109,11 @@ json_objects! {
     }
 
     /// A mark of a user or program.
-    pub(crate) struct MarkJson(mark: &Mark, context: &ReportContext) {
+    pub(crate) struct MarkJson(mark: &Mark, context: &ReportContext): Deserialize {
         time: String = context.clock.precise(mark.at),
         /// `null` for the whole host.
         pid: Option<u32> = mark.pid.map(|pid| pid.0),
-        r#type: &'static str = mark.kind.name(),
+        r#type: Word = mark.kind.name().into(),
         label: String = sanitized(&mark.label),
     }
 

@@ -1,7 +1,7 @@
 //! Parts of the object of a snapshot: containers, CUDA objects, allocators, out-of-memory
 //! errors.
 
-use engine::model::{AllocatorPoolView, AllocatorView, Bytes, Container, Pid, Pod};
+use engine::model::{AllocatorPoolView, AllocatorView, Bytes, Container, Pid, Pod, SamplingView};
 use engine::snapshot::{ObjectView, OutOfMemory, SiteObjectView};
 
 use super::GpuJson;
@@ -61,8 +61,18 @@ json_objects! {
         /// Driver memory whose inside is not visible.
         opaque_allocations?: Option<u64> = view.opaque.map(|(count, _)| count),
         opaque_bytes?: Option<u64> = view.opaque.map(|(_, bytes)| bytes.0),
+        /// Only if the call stacks of its blocks were sampled.
+        sampling?: Option<SamplingJson> =
+            view.sampling.map(|sampling| SamplingJson::new(sampling, context)),
         pools: Vec<AllocatorPoolJson> =
             view.pools.iter().map(|pool| AllocatorPoolJson::new(pool, context)).collect(),
+    }
+
+    /// Sampling of call stacks.
+    pub(crate) struct SamplingJson(of: SamplingView, context: &ReportContext): Deserialize {
+        since: String = context.clock.precise(of.since),
+        interval_bytes: u64 = of.interval.bytes().0,
+        skipped_blocks: u64 = of.skipped,
     }
 
     pub(crate) struct AllocatorPoolJson(view: &AllocatorPoolView, context: &ReportContext): Deserialize

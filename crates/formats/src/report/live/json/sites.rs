@@ -19,6 +19,8 @@ json_objects! {
         allocations_total: u64 = site.allocations_total,
         bytes_total: u64 = site.bytes_total.0,
         frees_total: u64 = site.freed_total,
+        /// Only if these values are estimates from sampled blocks.
+        sampling_interval_bytes?: Option<u64> = site.sampling.map(|one| one.bytes().0),
         peak_bytes: u64 = site.peak_bytes.0,
         peak_time?: Option<String> = site.peak_at.map(time),
         first_seen: String = time(site.seen.0),

@@ -2,29 +2,32 @@
 
 use std::io::{self, Write};
 
-use engine::model::{Allocator, AllocatorPoolView, AllocatorView, BlocksUnavailable, Bytes};
+use engine::model::{
+    Allocator, AllocatorPoolView, AllocatorView, BlocksUnavailable, Bytes, SamplingView,
+};
 
 use super::TextStyle;
-use crate::report::view::wrap;
+use crate::export::ReportContext;
+use crate::report::text_page::TextPage;
 
 /// Writes the lines of one allocator of a process.
 pub(super) fn section(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     view: &AllocatorView,
-    style: TextStyle,
+    context: &ReportContext,
 ) -> io::Result<()> {
     let title = view.allocator.title();
-    let wrapped = |out: &mut dyn Write, text: &str| {
-        wrap(text, style.width, 4).iter().try_for_each(|line| writeln!(out, "{line}"))
-    };
     for pool in &view.pools {
-        wrapped(out, &format!("  {title} {}", line(view.allocator, pool)))?;
+        let text = format!("  {title} {}", line(view.allocator, pool));
+        out.wrapped(TextStyle::plain, &text, 4)?;
         if let Some(more) = untracked_note(pool) {
-            writeln!(out, "    {}", style.dim(&more))?;
+            writeln!(out, "    {}", out.style.dim(&more))?;
         }
     }
+    sampling_lines(out, view, context)?;
     if let Some(reason) = shown_reason(view) {
-        wrapped(out, &format!("  {title}: {}", unavailable(view, reason)))?;
+        let text = format!("  {title}: {}", unavailable(view, reason));
+        out.wrapped(TextStyle::plain, &text, 4)?;
     }
     let unmatched =
         view.pools.iter().fold(0_u64, |sum, pool| sum.saturating_add(pool.unmatched_frees));
@@ -47,7 +50,7 @@ pub(super) fn section(
         .collect();
     if !missing.is_empty() {
         let text = format!("{title} NOT EXACT: {}", missing.join(", "));
-        writeln!(out, "  {}", style.alarm(&text))?;
+        writeln!(out, "  {}", out.style.alarm(&text))?;
     }
     Ok(())
 }
@@ -72,6 +75,28 @@ pub fn unavailable(view: &AllocatorView, reason: BlocksUnavailable) -> String {
         }
         None => format!("{}s not tracked: {why}", view.allocator.noun()),
     }
+}
+
+/// Writes how the call stacks of blocks are sampled, if they are.
+pub(super) fn sampling_lines(
+    out: &mut TextPage<'_>,
+    view: &AllocatorView,
+    context: &ReportContext,
+) -> io::Result<()> {
+    let Some(one) = view.sampling else { return Ok(()) };
+    let since = context.clock.time_of_day(one.since);
+    let text = format!("  since {since} {}", sampling(view.allocator, one));
+    out.wrapped(|style, line| style.dim(line), &text, 4)
+}
+
+/// Returns how the call stacks of blocks are sampled, without the time.
+pub fn sampling(allocator: Allocator, of: SamplingView) -> String {
+    format!(
+        "values by call stack are estimates: {} {}s were counted without one, sampled every {}",
+        of.skipped,
+        allocator.noun(),
+        of.interval.bytes()
+    )
 }
 
 /// Returns `gpu_0: 3.10 GiB allocated in 412 tensors, 4.00 GiB reserved, 0.90 GiB cached (…)`.
@@ -115,8 +140,10 @@ fn untracked_note(view: &AllocatorPoolView) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WallClock;
     use engine::model::blocks::{CacheFragmentation, FragmentationUnknown};
     use engine::model::ids::DeviceId;
+    use engine::model::sampling::SamplingInterval;
     use engine::model::units::Timestamp;
 
     const MIB: u64 = 1 << 20;
@@ -150,7 +177,8 @@ mod tests {
     fn lines(view: &AllocatorView) -> Vec<String> {
         let mut out = Vec::new();
         let style = TextStyle { width: 200, ..TextStyle::default() };
-        section(&mut out, view, style).unwrap();
+        let context = ReportContext::new(WallClock::fixed(Timestamp(0), 0));
+        section(&mut TextPage::new(&mut out, style), view, &context).unwrap();
         String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
     }
 
@@ -163,6 +191,19 @@ mod tests {
                 "  PyTorch gpu_1: 300.00 MiB allocated in 12 tensors, 400.00 MiB reserved, 100.00 MiB \
                  cached (40.00 MiB fragmented, largest free block 5.00 MiB), peak 350.00 MiB"
             ]
+        );
+    }
+
+    #[test]
+    fn sampled_stacks_are_announced_with_their_time() {
+        let interval = SamplingInterval::from_bytes(8 * MIB).unwrap();
+        let sampling = SamplingView { since: Timestamp(5_000_000_000), interval, skipped: 900 };
+        let pools = vec![device()];
+        let view = AllocatorView { pools, sampling: Some(sampling), ..torch() };
+        assert_eq!(
+            lines(&view)[1],
+            "  since 00:00:05 values by call stack are estimates: 900 tensors were counted without \
+             one, sampled every 8.00 MiB"
         );
     }
 

@@ -8,7 +8,8 @@ use engine::view::{GroupRow, Grouping, View};
 
 use super::TextStyle;
 use crate::export::ReportContext;
-use crate::report::tables::ColumnSpec;
+use crate::report::tables::{ColumnSpec, columns};
+use crate::report::text_page::TextPage;
 use crate::report::verdict;
 use crate::report::view::table;
 use crate::report::view::{compact_size, gpu_facts};
@@ -24,15 +25,6 @@ const LIBRARY_COLUMNS: [ColumnSpec; 7] = [
     ColumnSpec::flexible("OBJECTS", 8, 0),
 ];
 
-const PROCESS_COLUMNS: [ColumnSpec; 6] = [
-    ColumnSpec::right("USED", 0),
-    ColumnSpec::right("TRACED", 0),
-    ColumnSpec::right("ALLOCS", 0),
-    ColumnSpec::right("HOST", 0),
-    ColumnSpec::right("PROCS", 0),
-    ColumnSpec::flexible("GROUP", 12, 0),
-];
-
 /// Writes one report, grouped; at most `top` rows.
 pub fn report(
     out: &mut dyn Write,
@@ -41,7 +33,8 @@ pub fn report(
     style: TextStyle,
     (by, top): (Grouping, usize),
 ) -> io::Result<()> {
-    super::header(out, snapshot, context, style)?;
+    let out = &mut TextPage::new(out, style);
+    super::header(out, snapshot, context)?;
     let facts = gpu_facts(&context.gpus);
     let view = View::of(snapshot, &facts);
     let rows = view.groups(by);
@@ -52,38 +45,34 @@ pub fn report(
         match by {
             Grouping::Library => {
                 let cells: Vec<_> = shown.map(library_cells).collect();
-                table::write(out, &LIBRARY_COLUMNS, &cells, style)?;
+                table::write(out, TextStyle::plain, &LIBRARY_COLUMNS, &cells)?;
             }
             Grouping::User | Grouping::Job | Grouping::Tree => {
                 let cells: Vec<_> = shown.map(process_cells).collect();
-                table::write(out, &PROCESS_COLUMNS, &cells, style)?;
+                table::write(out, TextStyle::plain, &PROCESS_COLUMNS, &cells)?;
             }
         }
-        let more = rows.len().saturating_sub(top);
-        if more > 0 {
-            writeln!(out, "{}", style.dim(&format!("… {more} more")))?;
-        }
+        out.more(rows.len().saturating_sub(top) as u64, "more")?;
         if by == Grouping::Library {
-            writeln!(
-                out,
-                "{}",
-                style.dim("PEAK: at most; the peaks of sites may be at different times")
-            )?;
+            out.dim("PEAK: at most; the peaks of sites may be at different times")?;
         }
     }
-    super::footer(out, snapshot, context, style)
+    super::footer(out, snapshot, context)
 }
 
-fn process_cells(row: &GroupRow<'_>) -> Vec<String> {
-    let traced = &row.traced;
-    vec![
-        compact_size(row.used.0),
-        compact_size(traced.live_bytes.0),
-        traced.live_allocations.to_string(),
-        compact_size(traced.host_bytes.0),
-        row.pids.len().to_string(),
-        sanitize(row.name.as_deref().unwrap_or_default()).into_owned(),
-    ]
+columns! {
+    const PROCESS_COLUMNS, fn process_cells(row: &GroupRow<'_>)
+    let {
+        let traced = &row.traced;
+    }
+    {
+        right("USED", 0): compact_size(row.used.0),
+        right("TRACED", 0): compact_size(traced.live_bytes.0),
+        right("ALLOCS", 0): traced.live_allocations.to_string(),
+        right("HOST", 0): compact_size(traced.host_bytes.0),
+        right("PROCS", 0): row.pids.len().to_string(),
+        flexible("GROUP", 12, 0): sanitize(row.name.as_deref().unwrap_or_default()).into_owned(),
+    }
 }
 
 fn library_cells(row: &GroupRow<'_>) -> Vec<String> {

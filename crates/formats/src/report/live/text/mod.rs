@@ -8,7 +8,7 @@ pub mod overview;
 pub mod sites;
 mod usage;
 
-pub use allocators::unavailable;
+pub use allocators::{sampling, unavailable};
 
 use std::io::{self, Write};
 
@@ -20,6 +20,7 @@ use engine::view::View;
 
 use super::super::view::{gpu_facts, leak_sentence, notes, write_last, write_out_of_memory};
 use crate::export::{CaptureSource, ReportContext};
+use crate::report::text_page::TextPage;
 use crate::sanitize::sanitize;
 
 /// Style of the text.
@@ -47,7 +48,11 @@ impl Default for TextStyle {
 }
 
 impl TextStyle {
-    pub(crate) fn paint(self, code: &'static str, text: &str) -> String {
+    pub(crate) fn plain(self, text: &str) -> String {
+        text.to_owned()
+    }
+
+    fn paint(self, code: &'static str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
@@ -62,6 +67,10 @@ impl TextStyle {
     pub(crate) fn alarm(self, text: &str) -> String {
         self.paint("1;31", text)
     }
+
+    pub(crate) fn warning(self, text: &str) -> String {
+        self.paint("33", text)
+    }
 }
 
 /// Writes one report that lists allocations by process and thread.
@@ -71,7 +80,8 @@ pub fn report(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    header(out, snapshot, context, style)?;
+    let out = &mut TextPage::new(out, style);
+    header(out, snapshot, context)?;
     if snapshot.processes.is_empty() {
         writeln!(out, "No GPU memory activity yet.")?;
     }
@@ -79,65 +89,55 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        process(out, view, context, style)?;
+        process(out, view, context)?;
     }
-    footer(out, snapshot, context, style)
+    footer(out, snapshot, context)
 }
 
 /// Maximum number of rows per list at the end of a report.
 const MAX_LAST_ROWS: usize = 10;
 
 /// Writes the end of every report: verdicts, and what makes values inexact.
-fn footer(
-    out: &mut dyn Write,
-    snapshot: &Snapshot,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
-    super::super::kernels::text::uncounted(out, snapshot, style)?;
+fn footer(out: &mut TextPage<'_>, snapshot: &Snapshot, context: &ReportContext) -> io::Result<()> {
+    super::super::kernels::text::uncounted(out, snapshot)?;
     let facts = gpu_facts(&context.gpus);
     let view = View::of(snapshot, &facts);
-    if style.last {
+    if out.style.last {
         writeln!(out)?;
-        write_last(out, &view, Some(&context.clock), style, MAX_LAST_ROWS, "")?;
+        write_last(out, &view, Some(&context.clock), MAX_LAST_ROWS, "")?;
     } else {
         let leaks = view.leaks.iter().take(MAX_INTERIM_LEAKS);
         for leak in leaks {
-            writeln!(out, "{}", style.alarm(&sanitize(&leak_sentence(leak))))?;
+            out.alarm(&sanitize(&leak_sentence(leak)))?;
         }
         for note in view.notes.iter().filter(|note| note.is_inexact()) {
-            writeln!(out, "{}", style.alarm(&notes::text(note, Some(&context.clock))))?;
+            out.alarm(&notes::text(note, Some(&context.clock)))?;
         }
     }
-    overview::anomalies(out, &snapshot.anomalies, context, style)
+    overview::anomalies(out, &snapshot.anomalies, context)
 }
 
 /// Maximum number of leaks in an interim report.
 const MAX_INTERIM_LEAKS: usize = 3;
 
 /// Writes the start of a report: the time, the source and out-of-memory errors.
-fn header(
-    out: &mut dyn Write,
-    snapshot: &Snapshot,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
-    title(out, &context.clock.short(snapshot.at), style)?;
+fn header(out: &mut TextPage<'_>, snapshot: &Snapshot, context: &ReportContext) -> io::Result<()> {
+    title(out, &context.clock.short(snapshot.at))?;
     if context.source == Some(CaptureSource::InProcess) {
-        writeln!(out, "{}", style.dim("Source: in-process library"))?;
+        out.dim("Source: in-process library")?;
     }
-    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock, style)?;
+    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock)?;
     Ok(())
 }
 
 /// Writes the time of a report as its title.
-pub(crate) fn title(out: &mut dyn Write, time: &str, style: TextStyle) -> io::Result<()> {
+pub(crate) fn title(out: &mut TextPage<'_>, time: &str) -> io::Result<()> {
     let rule = "-".repeat(20);
-    writeln!(out, "{}", style.bold(&format!("{rule} {time} {rule}")))
+    out.bold(&format!("{rule} {time} {rule}"))
 }
 
 /// Writes pid, user id and name of a process.
-pub(crate) fn heading(out: &mut dyn Write, view: &ProcessView, style: TextStyle) -> io::Result<()> {
+pub(crate) fn heading(out: &mut TextPage<'_>, view: &ProcessView) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
     let head = format!("PID: {} / UID: {uid}", view.key.pid);
     let ended = match view.ended {
@@ -145,24 +145,19 @@ pub(crate) fn heading(out: &mut dyn Write, view: &ProcessView, style: TextStyle)
         Some(engine::snapshot::ProcessEnd::Exited) => "  (exited)",
         Some(engine::snapshot::ProcessEnd::Exec) => "  (exec)",
     };
-    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))
+    writeln!(out, "{}  {}{ended}", out.style.bold(&head), sanitize(&view.name))
 }
 
-fn process(
-    out: &mut dyn Write,
-    view: &ProcessView,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
-    heading(out, view, style)?;
+fn process(out: &mut TextPage<'_>, view: &ProcessView, context: &ReportContext) -> io::Result<()> {
+    heading(out, view)?;
     if let Some(container) = &view.container {
         writeln!(out, "  {}", container::line(container, view.key.pid))?;
     }
     if sites::are_known(view) {
-        sites::not_freed(out, view, style)?;
+        sites::not_freed(out, view)?;
     } else {
         for thread in &view.threads {
-            thread_lines(out, thread, style)?;
+            thread_lines(out, thread)?;
         }
     }
     let counts = format!(
@@ -175,19 +170,19 @@ fn process(
     let label = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
     let total = format!("{label}: {}", usage::held(view.kinds.iter().copied(), &format_count));
     let total = match view.ended {
-        Some(_) if view.live_allocations > 0 => style.alarm(&total),
-        _ => style.bold(&total),
+        Some(_) if view.live_allocations > 0 => out.style.alarm(&total),
+        _ => out.style.bold(&total),
     };
-    writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
+    writeln!(out, "{total}  {}", out.style.dim(&format!("({counts})")))?;
     breakdown(out, view, context)?;
     for allocator in &view.allocators {
-        allocators::section(out, allocator, style)?;
+        allocators::section(out, allocator, context)?;
     }
-    failures(out, view, context, style)?;
-    api_misuse(out, &view.api_misuse, style)?;
-    objects::of_process(out, view, style)?;
+    failures(out, view, context)?;
+    api_misuse(out, &view.api_misuse)?;
+    objects::of_process(out, view)?;
     if let Some(activity) = &view.activity {
-        super::super::kernels::text::section(out, activity, style)?;
+        super::super::kernels::text::section(out, activity)?;
     }
     if view.before_trace {
         let since = context.clock.short(context.clock.start());
@@ -226,7 +221,11 @@ pub fn format_count(allocations: u64) -> String {
 }
 
 /// Writes memory by device, kind and pool, if the total alone is ambiguous.
-fn breakdown(out: &mut dyn Write, view: &ProcessView, context: &ReportContext) -> io::Result<()> {
+fn breakdown(
+    out: &mut TextPage<'_>,
+    view: &ProcessView,
+    context: &ReportContext,
+) -> io::Result<()> {
     if view.devices.iter().filter(|device| device.live_bytes.0 > 0).count() > 1 {
         let parts: Vec<String> = view
             .devices
@@ -251,7 +250,7 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView, context: &ReportContext) -
     Ok(())
 }
 
-fn pool_line(out: &mut dyn Write, pool: &PoolView, context: &ReportContext) -> io::Result<()> {
+fn pool_line(out: &mut TextPage<'_>, pool: &PoolView, context: &ReportContext) -> io::Result<()> {
     let name =
         pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
     let reserved = pool.reserved.map_or_else(
@@ -270,7 +269,7 @@ fn pool_line(out: &mut dyn Write, pool: &PoolView, context: &ReportContext) -> i
 
 /// Writes the driver-reported usage, and the part of it that was not traced.
 fn driver_line(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     device: &DeviceView,
     before_trace: bool,
     context: &ReportContext,
@@ -305,7 +304,7 @@ fn driver_line(
     )
 }
 
-fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::Result<()> {
+fn api_misuse(out: &mut TextPage<'_>, counts: &ApiMisuse) -> io::Result<()> {
     for (count, name) in [
         (counts.double_frees, "double frees"),
         (counts.invalid_frees, "frees of invalid pointers"),
@@ -313,7 +312,7 @@ fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::
         (counts.released_while_mapped, "handles released while mapped (memory stays allocated)"),
     ] {
         if count > 0 {
-            writeln!(out, "  {}", style.paint("33", &format!("API misuse: {count} {name}")))?;
+            writeln!(out, "  {}", out.style.warning(&format!("API misuse: {count} {name}")))?;
         }
     }
     Ok(())
@@ -321,10 +320,9 @@ fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::
 
 /// Writes the failed calls of a process.
 pub(crate) fn failures(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     view: &ProcessView,
     context: &ReportContext,
-    style: TextStyle,
 ) -> io::Result<()> {
     for failure in &view.failures {
         let text = format!(
@@ -334,22 +332,22 @@ pub(crate) fn failures(
             failure.code,
             if failure.count == 1 { "once".to_owned() } else { format!("{} times", failure.count) }
         );
-        writeln!(out, "  {}", style.paint("33", &text))?;
+        writeln!(out, "  {}", out.style.warning(&text))?;
     }
     Ok(())
 }
 
-fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: TextStyle) -> io::Result<()> {
+fn thread_lines(out: &mut TextPage<'_>, thread: &ThreadView) -> io::Result<()> {
     writeln!(out, "  {}:{}", sanitize(&thread.name), thread.tid)?;
     for allocation in &thread.allocations {
-        writeln!(out, "    {}", allocation_line(allocation, style))?;
+        writeln!(out, "    {}", allocation_line(allocation, out.style))?;
     }
     let shown = thread.allocations.len() as u64;
     if thread.live_allocations > shown {
         let more = thread.live_allocations - shown;
         let all = usage::sizes(thread.kinds.iter().copied());
         let text = format!("… {more} more, {all} total");
-        writeln!(out, "    {}", style.dim(&text))?;
+        writeln!(out, "    {}", out.style.dim(&text))?;
     }
     Ok(())
 }
@@ -366,7 +364,7 @@ fn allocation_line(allocation: &AllocationView, style: TextStyle) -> String {
     let age = style.dim(&format!("  {}", format_age(allocation.age)));
     let mark = allocation.baseline.map_or_else(String::new, |baseline| {
         let times = super::super::verdict::ratio_phrase(allocation.bytes, baseline);
-        format!("  {}", style.paint("33", &format!("<- {times} {baseline}")))
+        format!("  {}", style.warning(&format!("<- {times} {baseline}")))
     });
     let bytes = match allocation.bytes {
         Bytes(0) => "unknown size".to_owned(),
@@ -404,13 +402,12 @@ pub fn format_duration(time: Nanos) -> String {
 
 /// Writes a line if capture ended early.
 pub(crate) fn capture_ended(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     uncertainty: &Uncertainty,
     context: &ReportContext,
-    style: TextStyle,
 ) -> io::Result<()> {
     let Some(at) = uncertainty.capture_ended else { return Ok(()) };
     let time = context.clock.short(at);
     let text = format!("NOT EXACT: capture ended at {time}; later events are missing");
-    writeln!(out, "{}", style.alarm(&text))
+    out.alarm(&text)
 }

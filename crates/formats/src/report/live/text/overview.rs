@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::model::{Mark, MarkKind};
+use engine::model::Mark;
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::verdict::Anomaly;
 use engine::view::{ProcessRow, View};
@@ -10,10 +10,12 @@ use engine::view::{ProcessRow, View};
 use super::{TextStyle, allocators, api_misuse, failures};
 use crate::export::ReportContext;
 use crate::report::kernels;
+use crate::report::tables::incidents::mark_text;
+use crate::report::text_page::TextPage;
 use crate::report::verdict::anomaly_summary;
 use crate::report::view::text::write_block;
 use crate::report::view::{
-    gpu_facts, site_location, wrap, write_last, write_leak, write_out_of_memory,
+    gpu_facts, leak_details, site_location, write_last, write_out_of_memory,
 };
 use crate::sanitize::sanitize;
 
@@ -44,30 +46,28 @@ pub fn news(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock, style)?;
-    anomalies(out, &snapshot.anomalies, context, style)?;
-    marks(out, &snapshot.marks, context, style)
+    write_news(&mut TextPage::new(out, style), snapshot, context)
+}
+
+fn write_news(
+    out: &mut TextPage<'_>,
+    snapshot: &Snapshot,
+    context: &ReportContext,
+) -> io::Result<()> {
+    write_out_of_memory(out, &snapshot.out_of_memory, &context.gpus, &context.clock)?;
+    anomalies(out, &snapshot.anomalies, context)?;
+    marks(out, &snapshot.marks, context)
 }
 
 /// Writes the newest marks, one line each.
-fn marks(
-    out: &mut dyn Write,
-    marks: &[Mark],
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
+fn marks(out: &mut TextPage<'_>, marks: &[Mark], context: &ReportContext) -> io::Result<()> {
     let hidden = marks.len().saturating_sub(MAX_MARKS);
-    if hidden > 0 {
-        writeln!(out, "{}", style.dim(&format!("… {hidden} earlier marks")))?;
-    }
+    out.more(hidden as u64, "earlier marks")?;
     for mark in marks.iter().skip(hidden) {
-        let kind = if mark.kind == MarkKind::Point { "" } else { mark.kind.name() };
         let of = mark.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
         let at = context.clock.time_of_day(mark.at);
-        let text = format!("MARK at {at}: {kind} {}{of}", mark.label).replace(":  ", ": ");
-        for line in wrap(&sanitize(&text), style.width, 2) {
-            writeln!(out, "{line}")?;
-        }
+        let text = format!("MARK at {at}: {}{of}", mark_text(mark));
+        out.wrapped(TextStyle::plain, &text, 2)?;
     }
     Ok(())
 }
@@ -79,10 +79,11 @@ pub fn block(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
+    let out = &mut TextPage::new(out, style);
     let facts = gpu_facts(&context.gpus);
     let view = View::of(snapshot, &facts);
-    write_block(out, &view, &context.clock, style)?;
-    sections(out, &view, context, style)
+    write_block(out, &view, &context.clock)?;
+    sections(out, &view, context)
 }
 
 /// Writes the last report. Returns whether the requested leak exists.
@@ -93,75 +94,64 @@ pub fn last(
     style: TextStyle,
     options: &LastOptions<'_>,
 ) -> io::Result<bool> {
+    let out = &mut TextPage::new(out, style);
     let facts = gpu_facts(&context.gpus);
     let view = View::of(snapshot, &facts);
     let LastOptions { top, leak, more } = *options;
-    write_last(out, &view, Some(&context.clock), style, top, more)?;
-    news(out, snapshot, context, style)?;
-    sections(out, &view, context, style)?;
-    kernels::text::uncounted(out, snapshot, style)?;
+    write_last(out, &view, Some(&context.clock), top, more)?;
+    write_news(out, snapshot, context)?;
+    sections(out, &view, context)?;
+    kernels::text::uncounted(out, snapshot)?;
     match leak {
         Some(number) => {
             writeln!(out)?;
-            write_leak(out, &view, number, style)
+            leak_details(out, &view, number)
         }
         None => Ok(true),
     }
 }
 
 /// Writes what else is known about processes: allocators, failed calls, API misuse, launches.
-fn sections(
-    out: &mut dyn Write,
-    view: &View<'_>,
-    context: &ReportContext,
-    style: TextStyle,
-) -> io::Result<()> {
+fn sections(out: &mut TextPage<'_>, view: &View<'_>, context: &ReportContext) -> io::Result<()> {
     let has_section = |process: &ProcessView| {
-        style.last && process.allocators.iter().any(allocators::has_section)
+        out.style.last && process.allocators.iter().any(allocators::has_section)
             || !process.failures.is_empty()
             || !process.api_misuse.is_empty()
             || process.activity.as_ref().is_some_and(|activity| activity.launches > 0)
     };
     let rows: Vec<_> = view.processes.iter().filter(|row| has_section(row.process)).collect();
-    let shown = rows.len().min(style.rows.unwrap_or(MAX_SECTIONS).min(MAX_SECTIONS));
+    let shown = rows.len().min(out.style.rows.unwrap_or(MAX_SECTIONS).min(MAX_SECTIONS));
     for row in rows.iter().take(shown) {
-        section(out, row, context, style)?;
+        section(out, row, context)?;
     }
-    match rows.len() - shown {
-        0 => Ok(()),
-        more => {
-            let text =
-                format!("… {more} more processes with failed calls or launches (see --json)");
-            writeln!(out, "{}", style.dim(&text))
-        }
-    }
+    let what = "more processes with failed calls or launches (see --json)";
+    out.more((rows.len() - shown) as u64, what)
 }
 
 fn section(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     row: &ProcessRow<'_>,
     context: &ReportContext,
-    style: TextStyle,
 ) -> io::Result<()> {
     let process = row.process;
-    writeln!(out, "{} {}", style.bold(&process.key.pid.to_string()), sanitize(row.program))?;
-    for allocator in process.allocators.iter().filter(|_| style.last) {
-        allocators::section(out, allocator, style)?;
+    writeln!(out, "{} {}", out.style.bold(&process.key.pid.to_string()), sanitize(row.program))?;
+    let is_last = out.style.last;
+    for allocator in process.allocators.iter().filter(|_| is_last) {
+        allocators::section(out, allocator, context)?;
     }
-    failures(out, process, context, style)?;
-    api_misuse(out, &process.api_misuse, style)?;
+    failures(out, process, context)?;
+    api_misuse(out, &process.api_misuse)?;
     match process.activity.as_ref().filter(|activity| activity.launches > 0) {
-        Some(activity) => kernels::text::section(out, activity, style),
+        Some(activity) => kernels::text::section(out, activity),
         None => Ok(()),
     }
 }
 
 /// Writes anomalies, one line each.
 pub(super) fn anomalies(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     anomalies: &[Anomaly],
     context: &ReportContext,
-    style: TextStyle,
 ) -> io::Result<()> {
     for anomaly in anomalies.iter().take(MAX_ANOMALIES) {
         let location = site_location(anomaly.site, &anomaly.frames);
@@ -177,12 +167,7 @@ pub(super) fn anomalies(
             context.clock.time_of_day(anomaly.at),
             anomaly_summary(anomaly)
         );
-        for line in wrap(&sanitize(&text), style.width, 2) {
-            writeln!(out, "{}", style.paint("33", &line))?;
-        }
+        out.wrapped(TextStyle::warning, &sanitize(&text), 2)?;
     }
-    match anomalies.len().saturating_sub(MAX_ANOMALIES) {
-        0 => Ok(()),
-        more => writeln!(out, "{}", style.dim(&format!("… {more} more anomalies"))),
-    }
+    out.more(anomalies.len().saturating_sub(MAX_ANOMALIES) as u64, "more anomalies")
 }

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use engine::model::{Allocator, Bytes, CallStack, MemoryKind, SiteName};
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 
-use super::{TextStyle, format_count, format_duration, objects, usage};
+use super::{TextStyle, allocators, format_count, format_duration, objects, usage};
 use crate::export::ReportContext;
 use crate::report::analysis::frames::{line, truncate_middle};
+use crate::report::text_page::TextPage;
 use crate::sanitize::sanitize;
 
 /// Writes one report that is ordered by site.
@@ -17,7 +18,8 @@ pub fn report(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    super::header(out, snapshot, context, style)?;
+    let out = &mut TextPage::new(out, style);
+    super::header(out, snapshot, context)?;
     if snapshot.sites_total == 0 {
         writeln!(out, "No GPU memory activity yet.")?;
     }
@@ -25,19 +27,17 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        write_site(out, site, snapshot, style, &format_count)?;
+        write_site(out, site, snapshot, &format_count)?;
     }
     let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
-    if more > 0 {
-        writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
-    }
-    blocks(out, snapshot, style)?;
-    super::footer(out, snapshot, context, style)
+    out.more(more, "more sites")?;
+    blocks(out, snapshot, context)?;
+    super::footer(out, snapshot, context)
 }
 
 /// Writes the sites of blocks that allocators in the process handed out, which are part of that
 /// memory.
-fn blocks(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Result<()> {
+fn blocks(out: &mut TextPage<'_>, snapshot: &Snapshot, context: &ReportContext) -> io::Result<()> {
     if snapshot.tensor_sites_total == 0 {
         return Ok(());
     }
@@ -47,20 +47,20 @@ fn blocks(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Res
         false => "Blocks of allocators",
     };
     let heading = format!("{name} by site (included in the memory above)");
-    writeln!(out, "\n{}", style.bold(&heading))?;
+    writeln!(out, "\n{}", out.style.bold(&heading))?;
+    for view in snapshot.processes.iter().flat_map(|process| &process.allocators) {
+        allocators::sampling_lines(out, view, context)?;
+    }
     for site in &snapshot.tensor_sites {
         writeln!(out)?;
         let noun = allocator(site).map_or("block", Allocator::noun);
-        write_site(out, site, snapshot, style, &|blocks| match blocks {
+        write_site(out, site, snapshot, &|blocks| match blocks {
             1 => format!("1 {noun}"),
             n => format!("{n} {noun}s"),
         })?;
     }
     let more = snapshot.tensor_sites_total.saturating_sub(snapshot.tensor_sites.len() as u64);
-    if more > 0 {
-        writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
-    }
-    Ok(())
+    out.more(more, "more sites")
 }
 
 /// The allocator of the blocks of a site.
@@ -69,19 +69,20 @@ fn allocator(site: &SiteView) -> Option<Allocator> {
 }
 
 fn write_site(
-    out: &mut dyn Write,
+    out: &mut TextPage<'_>,
     site: &SiteView,
     snapshot: &Snapshot,
-    style: TextStyle,
     count: &dyn Fn(u64) -> String,
 ) -> io::Result<()> {
     if site.kinds.is_empty() && !site.objects.is_empty() {
-        objects::heading(out, site, style)?;
+        objects::heading(out, site)?;
         holder_line(out, site, snapshot)?;
         writeln!(out, "  site {}", site.name)?;
-        return stack(out, site, "    ", style);
+        return stack(out, site, "    ");
     }
-    let live = format!("LIVE: {}", usage::held(site.kinds.iter().map(Into::into), count));
+    let is_estimate = site.sampling.is_some() && site.live_allocations > 0;
+    let about = if is_estimate { "about " } else { "" };
+    let live = format!("LIVE: {about}{}", usage::held(site.kinds.iter().map(Into::into), count));
     let history = History::of(site);
     let counts = format!(
         "{}peak {}; {}, {} in total; {} freed{}",
@@ -95,12 +96,12 @@ fn write_site(
             format_duration(time)
         )),
     );
-    writeln!(out, "{}  {}", style.bold(&live), style.dim(&format!("({counts})")))?;
+    writeln!(out, "{}  {}", out.style.bold(&live), out.style.dim(&format!("({counts})")))?;
     kinds(out, site, "  ")?;
     objects::of_site(out, site, "  ")?;
     holder_line(out, site, snapshot)?;
     writeln!(out, "  site {}", site.name)?;
-    stack(out, site, "    ", style)
+    stack(out, site, "    ")
 }
 
 /// Totals of a site: of its device memory or tensors, or of its first class of memory if it never
@@ -138,7 +139,7 @@ impl History {
 }
 
 /// Writes the processes that hold memory of the site, if there are several.
-fn holder_line(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
+fn holder_line(out: &mut TextPage<'_>, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
         let holders = site.processes.iter().take(5).map(|one| {
             let pid = one.pid.map_or_else(|| "exited earlier".to_owned(), |pid| pid.to_string());
@@ -163,7 +164,7 @@ fn delta(bytes: i64) -> String {
 }
 
 /// Writes memory by kind, if the total alone is ambiguous.
-fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
+fn kinds(out: &mut TextPage<'_>, site: &SiteView, indent: &str) -> io::Result<()> {
     // A list of tensors contains nothing else.
     if site
         .kinds
@@ -176,48 +177,38 @@ fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
     writeln!(out, "{indent}kinds: {}", parts.join(", "))
 }
 
-pub(super) fn stack(
-    out: &mut dyn Write,
-    site: &SiteView,
-    indent: &str,
-    style: TextStyle,
-) -> io::Result<()> {
+pub(super) fn stack(out: &mut TextPage<'_>, site: &SiteView, indent: &str) -> io::Result<()> {
     let placeholder = match site.name {
         SiteName::Unknown => "(no stack)",
         SiteName::Pending(_) => "(resolving symbols)",
         SiteName::Other => "(site limit reached)",
         SiteName::Resolved(_) if site.frames.is_empty() => "(empty stack)",
-        SiteName::Resolved(_) => return frames(out, &site.frames, indent, style),
+        SiteName::Resolved(_) => return frames(out, &site.frames, indent),
     };
     writeln!(out, "{indent}{placeholder}")
 }
 
 /// Writes the most relevant frames of a stack, in order.
-fn frames(
-    out: &mut dyn Write,
-    frames: &CallStack,
-    indent: &str,
-    style: TextStyle,
-) -> io::Result<()> {
+fn frames(out: &mut TextPage<'_>, frames: &CallStack, indent: &str) -> io::Result<()> {
     let mut hidden = 0_usize;
-    for (frame, shown) in frames.iter().zip(choose(frames, style.stack_depth)) {
+    for (frame, shown) in frames.iter().zip(choose(frames, out.style.stack_depth)) {
         if !shown {
             hidden += 1;
             continue;
         }
-        fold(out, &mut hidden, indent, style)?;
+        fold(out, &mut hidden, indent)?;
         writeln!(out, "{indent}{}", sanitize(&truncate_middle(line(frame))))?;
     }
-    fold(out, &mut hidden, indent, style)
+    fold(out, &mut hidden, indent)
 }
 
-fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: TextStyle) -> io::Result<()> {
+fn fold(out: &mut TextPage<'_>, hidden: &mut usize, indent: &str) -> io::Result<()> {
     let text = match std::mem::take(hidden) {
         0 => return Ok(()),
         1 => "… 1 frame hidden".to_owned(),
         n => format!("… {n} frames hidden"),
     };
-    writeln!(out, "{indent}{}", style.dim(&text))
+    writeln!(out, "{indent}{}", out.style.dim(&text))
 }
 
 /// Returns which frames to show within `depth` (0: all): the call itself, then the program's own
@@ -249,11 +240,7 @@ fn holds(site: &SiteView) -> bool {
 }
 
 /// Writes the memory that an ended process had not freed.
-pub(super) fn not_freed(
-    out: &mut dyn Write,
-    view: &ProcessView,
-    style: TextStyle,
-) -> io::Result<()> {
+pub(super) fn not_freed(out: &mut TextPage<'_>, view: &ProcessView) -> io::Result<()> {
     let mut listed = 0;
     for site in view.sites.iter().filter(|site| holds(site)) {
         let all = |sum: u64, kind: &engine::snapshot::SiteKindView| sum + kind.live_allocations;
@@ -262,11 +249,11 @@ pub(super) fn not_freed(
         let own = usage::held(site.kinds.iter().map(Into::into), &format_count);
         writeln!(out, "  {own}, allocated at")?;
         kinds(out, site, "    ")?;
-        stack(out, site, "    ", style)?;
+        stack(out, site, "    ")?;
     }
     let more = view.live_allocations.saturating_sub(listed);
     if more > 0 {
-        writeln!(out, "  {}", style.dim(&format!("… {} at other sites", format_count(more))))?;
+        writeln!(out, "  {}", out.style.dim(&format!("… {} at other sites", format_count(more))))?;
     }
     Ok(())
 }
@@ -289,7 +276,8 @@ mod tests {
     fn lines(all: &[Frame], stack_depth: usize) -> Vec<String> {
         let mut out = Vec::new();
         let stack = CallStack::from(Arc::<[Frame]>::from(all));
-        frames(&mut out, &stack, "", TextStyle { stack_depth, ..TextStyle::default() }).unwrap();
+        let style = TextStyle { stack_depth, ..TextStyle::default() };
+        frames(&mut TextPage::new(&mut out, style), &stack, "").unwrap();
         String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
     }
 

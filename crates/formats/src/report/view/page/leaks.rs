@@ -6,23 +6,28 @@ use engine::verdict::SiteVerdict;
 use engine::view::{Leak, View};
 use serde::Serialize;
 
-use super::{FrameItem, Keyed, PageColumn, redacted, stack};
+use super::{FrameItem, Keyed, redacted, stack};
+use crate::report::tables::columns;
 use crate::report::verdict;
 use crate::report::view::{
     growth, held, held_phrase, leak_location, leak_pids, leak_sentence, location, rate,
 };
 use crate::sanitize::sanitize;
 
-/// Columns of leaks.
-pub const LEAK_COLUMNS: [PageColumn; 7] = [
-    PageColumn::right("PID", 0),
-    PageColumn::left("PROGRAM", 0),
-    PageColumn::left("LEAKS AT", 0),
-    PageColumn::right("HOLDS", 0),
-    PageColumn::left("", 0),
-    PageColumn::right("GROWS", 0),
-    PageColumn::left("CONFIDENCE", 0),
-];
+columns! {
+    /// Returns the cells of a leak.
+    pub const LEAK_COLUMNS, fn cells(leak: &Leak<'_>)
+    let { let (size, number) = held(leak); }
+    {
+        right("PID", 0): leak_pids(leak),
+        left("PROGRAM", 0): sanitize(&leak.program).into_owned(),
+        left("LEAKS AT", 0): sanitize(&leak_location(leak)).into_owned(),
+        right("HOLDS", 0): size,
+        left("", 0): number,
+        right("GROWS", 0): rate(leak),
+        left("CONFIDENCE", 0): leak.confidence.name().to_owned(),
+    }
+}
 
 /// A leak.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -42,18 +47,9 @@ impl LeakItem {
     }
 
     fn of(key: String, leak: &Leak<'_>) -> Self {
-        let (size, number) = held(leak);
         Self {
             key,
-            cells: vec![
-                leak_pids(leak),
-                sanitize(&leak.program).into_owned(),
-                sanitize(&leak_location(leak)).into_owned(),
-                size,
-                number,
-                rate(leak),
-                leak.confidence.name().to_owned(),
-            ],
+            cells: cells(leak),
             sentence: sanitize(&leak_sentence(leak)).into_owned(),
             advice: sanitize(&leak.advice.text).into_owned(),
             pids: pids(leak),

@@ -8,13 +8,13 @@ pub use crate::report::tables::ColumnSpec as PageColumn;
 pub use leaks::{LEAK_COLUMNS, LeakDetails, LeakItem};
 pub use sites::{SITE_COLUMNS, SiteDetails, SiteItem, site_location};
 
-use engine::model::CallStack;
+use engine::model::{CallStack, Frame};
 use engine::view::{GpuRow, ProcessRow, View};
 use serde::Serialize;
 
 use super::text::{cells, full_at, growth, usage, used_parts, verdict_line};
 use super::units::duration_words;
-use super::{notes, text};
+use super::{fold_phrase, notes, text};
 use crate::WallClock;
 use crate::report::analysis::frames;
 use crate::report::redact::redact_paths;
@@ -168,12 +168,13 @@ impl Keyed for ProcessItem {
     }
 }
 
-/// A frame of a call stack.
+/// A line of a call stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FrameItem {
+    /// The frame, or how many frames of which libraries.
     text: String,
-    /// Whether it belongs to a library, so that text reports fold it.
-    folded: bool,
+    /// The frames of libraries that this line stands for.
+    folded: Vec<String>,
 }
 
 /// Returns a stack with its paths, or with the last component of each path only.
@@ -182,10 +183,14 @@ fn redacted(stack: &CallStack, paths: bool) -> CallStack {
 }
 
 fn stack(stack: &CallStack) -> Vec<FrameItem> {
-    let frames = stack.iter().zip(&stack.headline().folded);
-    let item = |(frame, folded): (_, &bool)| FrameItem {
-        text: sanitize(&frames::line(frame)).into_owned(),
-        folded: *folded,
+    let all: Vec<_> = stack.iter().zip(&stack.headline().folded).collect();
+    let item = |part: &[(&Frame, &bool)]| {
+        let lines = part.iter().map(|(frame, _)| sanitize(&frames::line(frame)).into_owned());
+        let hidden = part.iter().filter(|(_, is_folded)| **is_folded).map(|(frame, _)| *frame);
+        match fold_phrase(&hidden.collect::<Vec<_>>()) {
+            Some(text) => FrameItem { text, folded: lines.collect() },
+            None => FrameItem { text: lines.collect(), folded: Vec::new() },
+        }
     };
-    frames.map(item).collect()
+    all.chunk_by(|(_, one), (_, other)| **one && **other).map(item).collect()
 }

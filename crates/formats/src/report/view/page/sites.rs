@@ -5,22 +5,33 @@ use engine::snapshot::{SiteView, Snapshot};
 use engine::verdict::SiteVerdict;
 use serde::Serialize;
 
-use super::{FrameItem, Keyed, PageColumn, redacted, stack};
-use crate::report::tables::sites::label;
+use super::{FrameItem, Keyed, redacted, stack};
+use crate::report::tables::columns;
+use crate::report::tables::sites::{estimated, label};
 use crate::report::verdict;
 use crate::report::view::compact_size;
 use crate::sanitize::sanitized;
 
-/// Columns of sites.
-pub const SITE_COLUMNS: [PageColumn; 7] = [
-    PageColumn::right("LIVE", 0),
-    PageColumn::right("COUNT", 0),
-    PageColumn::right("PEAK", 0),
-    PageColumn::right("ALLOCATED", 0),
-    PageColumn::right("FREED", 0),
-    PageColumn::left("VERDICT", 0),
-    PageColumn::left("AT", 0),
-];
+columns! {
+    /// Returns the cells of a site.
+    pub const SITE_COLUMNS, fn cells(site: &SiteView, verdict: Option<&SiteVerdict>)
+    let {
+        let freed = site.freed_total.saturating_mul(100).checked_div(site.allocations_total);
+        let count = site.kinds.iter().fold(0_u64, |sum, kind| sum + kind.live_allocations);
+        // A site of objects has no memory.
+        let of_memory =
+            |text: String| if site.allocations_total > 0 { text } else { String::new() };
+    }
+    {
+        right("LIVE", 0): estimated(site, live(site)),
+        right("COUNT", 0): of_memory(estimated(site, count.to_string())),
+        right("PEAK", 0): of_memory(compact_size(site.peak_bytes.0)),
+        right("ALLOCATED", 0): of_memory(compact_size(site.bytes_total.0)),
+        right("FREED", 0): freed.map_or_else(String::new, |freed| format!("{freed} %")),
+        left("VERDICT", 0): verdict.map_or_else(String::new, label),
+        left("AT", 0): site_location(site),
+    }
+}
 
 /// A site.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -41,20 +52,10 @@ impl SiteItem {
     /// Returns a site of all processes, or of one.
     pub fn of(site: &SiteView, snapshot: &Snapshot, pid: Option<Pid>) -> Self {
         let verdict = verdict_of(site, snapshot, pid);
-        let freed = site.freed_total.saturating_mul(100).checked_div(site.allocations_total);
-        let count = site.kinds.iter().fold(0_u64, |sum, kind| sum + kind.live_allocations);
         Self {
             key: site.name.to_string(),
             state: verdict.map_or("", |one| one.verdict.name()),
-            cells: vec![
-                live(site),
-                count.to_string(),
-                compact_size(site.peak_bytes.0),
-                compact_size(site.bytes_total.0),
-                freed.map_or_else(String::new, |freed| format!("{freed} %")),
-                verdict.map_or_else(String::new, label),
-                site_location(site),
-            ],
+            cells: cells(site, verdict),
         }
     }
 }

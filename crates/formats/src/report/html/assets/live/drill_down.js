@@ -26,10 +26,21 @@ function crumbs(...steps) {
   return el("nav", { class: "crumbs", "aria-label": "Path" }, ...nodes);
 }
 
+/** Whether frames of libraries are unfolded: the panel is drawn again while they are. */
+let unfoldsLibraries = false;
+
+/** @param {FrameItem} frame */
+function stackItem({ text, folded }) {
+  if (folded.length === 0) return el("li", { class: "own" }, text);
+  const details = el("details", { open: unfoldsLibraries, ontoggle: () => { unfoldsLibraries = details.hasAttribute("open"); } },
+    el("summary", {}, text), el("ol", { class: "stack" }, ...folded.map((line) => el("li", { class: "foreign" }, line))));
+  return el("li", { class: "foreign" }, details);
+}
+
 /** @param {FrameItem[]} frames */
 function stackItems(frames) {
   if (frames.length === 0) return el("p", { class: "empty" }, "No call stack.");
-  return el("ol", { class: "stack" }, ...frames.map((frame) => el("li", { class: frame.folded ? "foreign" : "own" }, frame.text)));
+  return el("ol", { class: "stack" }, ...frames.map(stackItem));
 }
 
 /** @param {string[]} lines */

@@ -69,7 +69,9 @@ function setPhases(phases) {
 function changed() {
   prepared.clear();
   const { times, totals, used } = hour;
-  data.span = [times[0] ?? 0, times[times.length - 1] ?? 1000];
+  const last = times[times.length - 1] ?? 1000;
+  // The newest snapshot is as wide as one second.
+  data.span = [times[0] ?? 0, last + 1e9];
   let best = 0;
   totals.forEach((total, row) => { if (total > totals[best]) best = row; });
   data.peak = { bytes: totals[best] ?? 0, ns: times[best] ?? 0 };

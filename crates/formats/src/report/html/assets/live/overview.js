@@ -33,7 +33,9 @@ function showSummary() {
   const box = byId("verdict");
   box.classList.toggle("alarm", summary.alarm);
   const leaks = live.leaks.all.slice(0, TOP_LEAKS);
-  const item = (/** @type {LeakRow} */ leak) => el("li", {}, openLink(leak.sentence, { leak: leak.key }), el("div", { class: "more" }, ...prose(leak.advice)));
+  // Leaks with the same cause follow each other: one of them has the advice.
+  const item = (/** @type {LeakRow} */ leak, /** @type {number} */ index) => el("li", {}, openLink(leak.sentence, { leak: leak.key }),
+    leak.advice === leaks[index + 1]?.advice ? null : el("div", { class: "more" }, ...prose(leak.advice)));
   const more = live.totals.leaks - leaks.length;
   replaceIfChanged(box, [
     el("h2", {}, sentence(summary.verdict)),

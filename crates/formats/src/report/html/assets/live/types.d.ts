@@ -24,7 +24,7 @@ interface LeakRow extends CellRow {
 
 interface FrameItem {
   text: string;
-  folded: boolean;
+  folded: string[];
 }
 
 interface LeakDetailsRow extends LeakRow {
