@@ -7,7 +7,6 @@ variable VRAMSCOPE_BIN_DIR, has the built program and library; without them carg
 import base64
 import hashlib
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -22,6 +21,8 @@ PROGRAM = "vramscope"
 LIBRARY = "libvramscope_inject.so"
 # Versions before this one of the C library are older than every supported CUDA driver.
 OLDEST_GLIBC = 17
+# By the number of the processor in the header of an ELF file.
+MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
@@ -50,7 +51,8 @@ def platform_tag(paths):
         # A static program needs no C library, though it contains the names of its versions.
         if b"libc.so.6\0" in content:
             versions += [int(number) for number in re.findall(rb"GLIBC_2\.(\d+)\0", content)]
-    return f"manylinux_2_{max(versions)}_{platform.machine()}"
+    machine = int.from_bytes(paths[0].read_bytes()[18:20], "little")
+    return f"manylinux_2_{max(versions)}_{MACHINES[machine]}"
 
 
 def metadata(version):

@@ -99,7 +99,7 @@ fn container_and_its_pid_are_reported_live_and_in_replay() {
     ]);
     tracer.next();
     let script = cgroup.script(&format!(
-        "exec unshare --pid --fork --mount-proc {} leak3 --work-ms 300 --wait-ms 100",
+        "exec unshare --pid --fork --mount-proc {} leak3 --work-ms 300 --wait-ms 1000",
         workload()
     ));
     Workload::start(env.command("sh").args(["-c", &script])).finish();
@@ -146,7 +146,8 @@ fn trace_with_logs(env: &TestEnv, logs: &Path) -> Tracer {
 
 #[test]
 fn driver_in_a_pod_mount_namespace_is_traced() {
-    let env = TestEnv::new().env("SIM_INIT_MS", "300");
+    // Long enough for a busy machine to find the copy of the driver before its first call.
+    let env = TestEnv::new().env("SIM_INIT_MS", "2000");
     let id = id(2);
     let logs = tempfile::tempdir().unwrap();
     fs::create_dir_all(logs.path().join(format!("pods/team_trainer-0_{POD}/main"))).unwrap();

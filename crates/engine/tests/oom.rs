@@ -164,6 +164,18 @@ fn allocations_after_the_driver_report_count() {
     assert_cause(early, 3 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
 }
 
+/// The driver was queried before allocations that the report is stored with.
+#[test]
+fn old_driver_report_is_limited_by_traced_memory() {
+    let mut host = HostFixture::new().holds(1, 22 * GIB, None).free(23 * GIB);
+    let usage = EventKind::DriverUsage { gpu: GpuId(3), bytes: GIB, only: false };
+    host.apply(1, usage);
+    let says = [
+        "the 24.00 GiB device had too little free memory: 4.00 GiB requested, about 2.00 GiB free",
+    ];
+    assert_cause(host, 4 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
+}
+
 #[test]
 fn free_memory_is_known_without_a_requester() {
     let mut fixture = HostFixture::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);

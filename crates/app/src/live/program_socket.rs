@@ -79,8 +79,8 @@ impl ProgramSocket {
         exchange(&socket(&self.dir, self.pid), &json!({ "op": "reclaim" }))
     }
 
-    /// Returns what keeps the memory of leak suspects alive, or that of the largest sites if there
-    /// are no suspects. Also returns facts about the search. All traces of the process show the result.
+    /// Returns what keeps the memory of leak suspects alive, or without suspects that of the
+    /// largest sites. Also returns facts about the search. All traces of the process show the result.
     pub(crate) fn keepers(&self) -> Result<(Vec<SiteKeepers>, Value)> {
         let live = self.live()?.with_context(|| {
             format!("process {}: not traced; start the program with `vramscope run`", self.pid)

@@ -106,7 +106,9 @@ fn estimated_free(oom: &OomContext<'_>, reported: Bytes) -> Bytes {
             None => i128::from(held.0) + i128::from(context),
         };
     }
-    let max = oom.total.map_or(u64::MAX, |total| total.0);
+    // A report can be older than the traced values that are stored with it.
+    let traced = sum(oom.holders.iter().map(|(_, bytes)| *bytes));
+    let max = oom.total.map_or(u64::MAX, |total| total.0.saturating_sub(traced.0));
     Bytes(u64::try_from(now.max(0)).unwrap_or(u64::MAX).min(max))
 }
 
