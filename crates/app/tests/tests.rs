@@ -46,6 +46,7 @@ mod e2e_random;
 mod e2e_record;
 mod e2e_recovery;
 mod e2e_serve;
+mod e2e_sharing;
 mod e2e_stacks;
 mod e2e_targets;
 mod e2e_torch;

@@ -9,6 +9,7 @@ mod measurement;
 mod not_freed;
 mod out_of_memory;
 mod overhead;
+mod shared_memory;
 mod sites;
 mod uncertainty;
 
@@ -20,6 +21,7 @@ pub use measurement::{KeptSite, Measurement, TensorLevels};
 pub use not_freed::{NotFreed, NotFreedSite};
 pub use out_of_memory::{FrameworkOom, OutOfMemory};
 pub use overhead::{CauseView, LimitView, ObjectCostView, OverheadView};
+pub use shared_memory::{ShareRole, SharedMemoryView};
 pub use sites::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
@@ -268,6 +270,8 @@ pub struct ProcessView {
     pub pools: Vec<PoolView>,
     /// Size of reserved address space, which is not memory.
     pub reserved_addresses: Bytes,
+    /// Memory that it shares with other processes.
+    pub shared_memory: Vec<SharedMemoryView>,
     /// API misuse that the driver accepted or rejected.
     pub api_misuse: ApiMisuse,
     /// Launches and copies, if they are counted.

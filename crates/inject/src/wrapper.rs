@@ -57,6 +57,12 @@ impl Frame {
         self.args.get(usize::from(index)).copied().unwrap_or(0)
     }
 
+    /// Returns the address of an argument that is passed in memory: the first one on the stack, or, on
+    /// arm64, what a register points to.
+    pub(crate) fn memory_argument(&self, index: u8) -> u64 {
+        if cfg!(target_arch = "aarch64") { self.argument(index) } else { self.base + 16 }
+    }
+
     /// Sets the number of words to copy: at least those of the row. On the same page, more words
     /// are copied than any function has, in case a row is wrong.
     pub(crate) const fn set_stack_words(&mut self, words: u8) {

@@ -23,8 +23,8 @@ use engine::model::{
 };
 use engine::snapshot::{
     ActivityView, AllocationView, ApiMisuse, FrameworkOom, KernelView, KindView, LibraryView,
-    NotFreed, NotFreedSite, OutOfMemory, OverheadView, ProcessView, ReceivedCalls, SiteHistory,
-    SiteKindView, SiteView, Snapshot, ThreadView, Uncertainty,
+    NotFreed, NotFreedSite, OutOfMemory, OverheadView, ProcessView, ReceivedCalls, ShareRole,
+    SharedMemoryView, SiteHistory, SiteKindView, SiteView, Snapshot, ThreadView, Uncertainty,
 };
 use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 use formats::WallClock;
@@ -206,6 +206,14 @@ fn process() -> ProcessView {
         }],
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
+        shared_memory: vec![SharedMemoryView {
+            role: ShareRole::Importer,
+            peer: Some((Pid(8), NAME.into())),
+            bytes: Bytes(1 << 20),
+            allocations: 1,
+            unknown_sizes: 0,
+            kept_alive: true,
+        }],
         api_misuse: ApiMisuse::default(),
         activity: Some(ActivityView {
             launches: 1,

@@ -33,6 +33,12 @@ static __always_inline __u64 read_user_u64(__u64 address)
  * address. */
 #define RESULT_ARGUMENTS 0
 
+/* Returns the address of an argument that is passed in memory: a register has it. */
+static __always_inline __u64 memory_argument(const struct inflight_call *call, __u8 index)
+{
+	return argument(call, index);
+}
+
 /* Maximum distance from the thread pointer down to pthread_self(): the C library keeps its
  * structure of a thread right below. Structures of two threads are further apart. */
 #define THREAD_BYTES 4096
@@ -71,6 +77,12 @@ static __always_inline __u64 thread_pointer(void)
 
 /* Arguments in front of those of a function that returns a structure in memory: its address. */
 #define RESULT_ARGUMENTS 1
+
+/* Returns the address of an argument that is passed in memory: the first on the stack. */
+static __always_inline __u64 memory_argument(const struct inflight_call *call, __u8 index)
+{
+	return call->sp + CALL_BYTES;
+}
 
 /* pthread_self() is the thread pointer. */
 #define THREAD_BYTES	 0

@@ -209,6 +209,9 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 		record->flags |= read_out(call, hook, 1, &record->outs[1]);
 	}
 	*out = record->outs[0];
+	if (!result && hooks[hook].flags & VS_FILE && (__u32)call->args[2] == VS_POSIX_FILE)
+		record->outs[1] = open_file(hooks[hook].flags & VS_FILE_OUT ? record->outs[0]
+									    : call->args[1]);
 	if (hooks[hook].action == VS_ACTION_CAPTURE_END && capture_ended(result))
 		record->flags |= VS_CAPTURE_ENDED;
 	record->context = context_top(thread);
@@ -256,8 +259,13 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 
 		full = bpf_ringbuf_reserve(&records, sizeof(*full), 0);
 		if (full) {
-			__u64 from = argument(call, hooks[hook].descriptor_argument);
+			__u8 index = hooks[hook].descriptor_argument;
+			__u64 from = hooks[hook].flags & VS_BY_VALUE ? memory_argument(call, index)
+								     : argument(call, index);
 
+			/* A file descriptor is not a pointer. */
+			if (hooks[hook].flags & VS_FILE && (__u32)call->args[2] != VS_FABRIC)
+				from = 0;
 			fill_head(&full->call.head, VS_CALL_DESCRIPTOR);
 			fill_call(&full->call, thread, call, result, &out);
 			if (hooks[hook].flags & VS_DATA) {

@@ -248,8 +248,18 @@ struct thread_struct___x {
 	} uw; /* arm64 */
 } __attribute__((preserve_access_index));
 
+struct fdtable___x {
+	unsigned int max_fds;
+	void **fd;
+} __attribute__((preserve_access_index));
+
+struct files_struct___x {
+	struct fdtable___x *fdt;
+} __attribute__((preserve_access_index));
+
 struct task_struct___x {
 	int tgid;
+	struct files_struct___x *files;
 	struct uprobe_task___x *utask;
 	struct mm_struct___x *mm;
 	struct thread_struct___x thread;
@@ -351,6 +361,21 @@ static __always_inline bool is_target(__u32 pid)
 static __always_inline __u64 argument(const struct inflight_call *call, __u8 index)
 {
 	return index < VS_ARGS ? call->args[index] : 0;
+}
+
+/* Returns what identifies an open file of the calling process, also if another process got it over
+ * a socket; 0 if it is not open. */
+static __noinline __u64 open_file(__u32 descriptor)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	struct fdtable___x *table = BPF_CORE_READ(task, files, fdt);
+	void **files, *file = NULL;
+
+	if (!table || descriptor >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	files = BPF_CORE_READ(table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), files + descriptor);
+	return (__u64)file;
 }
 
 static __always_inline int read_out(const struct inflight_call *call, __u64 hook, int index,

@@ -168,6 +168,15 @@ enum vs_hook_flag {
 	VS_WITH_STACK = 4,     /* creates an object: its stack is captured */
 	VS_ENDS_CONTEXT = 8,   /* may end a context and the captures on its streams */
 	VS_DATA = 16,	       /* the descriptor is data that may be shorter */
+	VS_BY_VALUE = 32,      /* the descriptor is an argument that is passed in memory */
+	VS_FILE = 64,	   /* shares memory by a file descriptor if argument 2 is VS_POSIX_FILE */
+	VS_FILE_OUT = 128, /* that descriptor is out value 0, else argument 1 */
+};
+
+/* Values of CUmemAllocationHandleType. */
+enum vs_share_type {
+	VS_POSIX_FILE = 1,
+	VS_FABRIC = 8, /* 64 bytes */
 };
 
 /* Direction of a copy. */

@@ -7,6 +7,7 @@ mod block;
 mod call;
 mod handles;
 mod image;
+mod share;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,7 @@ use engine::model::activity::CopyDirection;
 
 use super::{
     CopyExtent, CopyRoute, CopySpec, DescriptorType, Hook, LaunchForm, ObjectEffect, PointerSource,
-    SizeSource,
+    ShareHandle, SizeSource,
 };
 use crate::wire::{self, WireHook};
 
@@ -186,6 +186,31 @@ pub(crate) const fn direction(number: u8) -> CopyDirection {
     }
 }
 
+/// Bytes of `CUipcMemHandle`, `CUmemPoolPtrExportData` and `CUmemFabricHandle`.
+pub(crate) const SHARE_BYTES: u8 = 64;
+
+/// Reads the handle of a call that exports memory.
+pub(super) const fn export(handle: ShareHandle) -> WireHook {
+    let row = WireHook::PLAIN.descriptor(0, SHARE_BYTES);
+    match handle {
+        ShareHandle::Ipc | ShareHandle::PoolPointer => row,
+        ShareHandle::Shareable => {
+            row.out(0, 0, 4).flag(wire::VS_DATA | wire::VS_FILE | wire::VS_FILE_OUT)
+        }
+    }
+}
+
+/// Reads the handle of a call that imports memory.
+pub(super) const fn import(row: WireHook, handle: ShareHandle) -> WireHook {
+    match handle {
+        ShareHandle::Ipc => row.descriptor(1, SHARE_BYTES).flag(wire::VS_BY_VALUE),
+        ShareHandle::PoolPointer => row.descriptor(2, SHARE_BYTES),
+        ShareHandle::Shareable => {
+            row.descriptor(1, SHARE_BYTES).flag(wire::VS_DATA | wire::VS_FILE)
+        }
+    }
+}
+
 pub(super) const fn allocation(pointer: PointerSource, size: SizeSource) -> WireHook {
     let row = WireHook::PLAIN.class(wire::VS_CLASS_ALLOCATE);
     let row = match pointer {
@@ -214,6 +239,6 @@ pub(super) const fn allocation(pointer: PointerSource, size: SizeSource) -> Wire
             }
             row
         }
-        SizeSource::Unknown => row,
+        SizeSource::Exporter(handle) => import(row, handle),
     }
 }

@@ -8,10 +8,10 @@ use engine::model::event::FreeFunction;
 use engine::model::ids::AddressType;
 use engine::model::memory_kind::{MemoryKind, MemoryLayer};
 
-use super::bpf_row::{ALLOC_PARAMETERS, NODE_PARAMETERS, allocation, copy, launch};
+use super::bpf_row::{ALLOC_PARAMETERS, NODE_PARAMETERS, allocation, copy, export, import, launch};
 use super::{
     CallSemantics, CopyRoute, CopySpec, FlagsSource, HookGroup, ObjectEffect, PointerSource,
-    PoolSource, SizeSource,
+    PoolSource, ShareHandle, SizeSource,
 };
 use crate::wire::{self, WireHook};
 
@@ -115,10 +115,10 @@ const VMM_CREATE: Meaning = memory(
 .layer(MemoryLayer::Physical)
 .requests(MemoryKind::Physical, SizeSource::Argument(1));
 
-const VMM_IMPORT: Meaning =
-    memory("imports physical memory (one reference)", ALLOCATES.out(0, 0, 8))
-        .layer(MemoryLayer::Imported)
-        .requests(MemoryKind::Imported, SizeSource::Unknown);
+const VMM_IMPORT_ROW: WireHook = import(ALLOCATES.out(0, 0, 8), ShareHandle::Shareable);
+const VMM_IMPORT: Meaning = memory("imports physical memory (one reference)", VMM_IMPORT_ROW)
+    .layer(MemoryLayer::Imported)
+    .requests(MemoryKind::Imported, SizeSource::Exporter(ShareHandle::Shareable));
 
 const VMM_RELEASE: Meaning = memory("drops a reference; the last one frees unmapped memory", FREES)
     .layer(MemoryLayer::Physical)
@@ -296,6 +296,9 @@ impl CallSemantics {
             Self::FreeAsync => FREE_ASYNC,
             Self::VmmCreate => VMM_CREATE,
             Self::VmmImport => VMM_IMPORT,
+            Self::Export { handle, .. } => {
+                memory("exports memory; it still counts for the exporter", export(handle)).query()
+            }
             Self::VmmMulticast => memory("handle without memory of its own", OUT),
             Self::VmmRetain => memory("adds a reference", OUT),
             Self::VmmRelease => VMM_RELEASE,

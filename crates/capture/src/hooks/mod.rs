@@ -11,6 +11,7 @@ mod table;
 mod tests;
 mod unhooked;
 
+pub(crate) use bpf_row::SHARE_BYTES;
 pub use objects::ObjectEffect;
 pub use table::HOOKS;
 pub use unhooked::{
@@ -41,7 +42,18 @@ pub enum SizeSource {
     /// In a structure that an argument points to.
     Descriptor(DescriptorType),
     /// Unknown: imported memory, whose size only the exporter knows.
-    Unknown,
+    Exporter(ShareHandle),
+}
+
+/// The handle with which a process exports memory, and another one imports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShareHandle {
+    /// `CUipcMemHandle`.
+    Ipc,
+    /// `CUmemPoolPtrExportData`.
+    PoolPointer,
+    /// A file descriptor or a `CUmemFabricHandle`; argument 2 has the type.
+    Shareable,
 }
 
 /// A structure that describes memory, with the offsets of `cuda.h`.
@@ -114,6 +126,13 @@ pub enum CallSemantics {
     VmmCreate,
     /// Imports physical memory: handle*.
     VmmImport,
+    /// Exports memory: handle*, memory.
+    Export {
+        /// What identifies the memory: an address or a handle.
+        space: AddressType,
+        /// The exported handle.
+        handle: ShareHandle,
+    },
     /// Creates a multicast handle: handle*.
     VmmMulticast,
     /// Adds a reference: handle*, address.

@@ -8,7 +8,8 @@ use engine::model::memory_kind::MemoryKind;
 use super::activity::ACTIVITY;
 use super::objects::OBJECTS;
 use super::{
-    CallSemantics, DescriptorType, FlagsSource, Hook, PointerSource, PoolSource, SizeSource,
+    CallSemantics, DescriptorType, FlagsSource, Hook, PointerSource, PoolSource, ShareHandle,
+    SizeSource,
 };
 use crate::wire;
 
@@ -33,6 +34,14 @@ const fn array(symbol: &'static str, descriptor: DescriptorType) -> Hook {
     let (space, pointer) = (AddressType::Array, PointerSource::Out);
     let size = SizeSource::Descriptor(descriptor);
     hook(symbol, CallSemantics::Allocate { kind: MemoryKind::Array, space, pointer, size })
+}
+
+const fn export(symbol: &'static str, space: AddressType, handle: ShareHandle) -> Hook {
+    hook(symbol, CallSemantics::Export { space, handle })
+}
+
+const fn import(symbol: &'static str, handle: ShareHandle) -> Hook {
+    allocate(symbol, MemoryKind::Imported, PointerSource::Out, SizeSource::Exporter(handle))
 }
 
 const fn free(symbol: &'static str, by: FreeFunction) -> Hook {
@@ -109,14 +118,11 @@ const MEMORY: &[Hook] = &[
     hook("cuDeviceGetDefaultMemPool", CallSemantics::PoolOfDevice(PoolSource::GetDefault)),
     hook("cuDeviceGetMemPool", CallSemantics::PoolOfDevice(PoolSource::GetCurrent)),
     hook("cuDeviceSetMemPool", CallSemantics::PoolOfDevice(PoolSource::SetCurrent)),
-    allocate(
-        "cuMemPoolImportPointer",
-        MemoryKind::Imported,
-        PointerSource::Out,
-        SizeSource::Unknown,
-    ),
+    export("cuMemPoolExportPointer", AddressType::Pointer, ShareHandle::PoolPointer),
+    import("cuMemPoolImportPointer", ShareHandle::PoolPointer),
     // Virtual memory management.
     hook("cuMemCreate", CallSemantics::VmmCreate),
+    export("cuMemExportToShareableHandle", AddressType::Handle, ShareHandle::Shareable),
     hook("cuMemImportFromShareableHandle", CallSemantics::VmmImport),
     hook("cuMulticastCreate", CallSemantics::VmmMulticast),
     hook("cuMemRetainAllocationHandle", CallSemantics::VmmRetain),
@@ -138,13 +144,9 @@ const MEMORY: &[Hook] = &[
         CallSemantics::Free { space: AddressType::Array, by: FreeFunction::DestroyArray },
     ),
     // Memory of other processes and libraries.
-    allocate(
-        "cuIpcOpenMemHandle_v2",
-        MemoryKind::Imported,
-        PointerSource::Out,
-        SizeSource::Unknown,
-    ),
-    allocate("cuIpcOpenMemHandle", MemoryKind::Imported, PointerSource::Out, SizeSource::Unknown),
+    export("cuIpcGetMemHandle", AddressType::Pointer, ShareHandle::Ipc),
+    import("cuIpcOpenMemHandle_v2", ShareHandle::Ipc),
+    import("cuIpcOpenMemHandle", ShareHandle::Ipc),
     free("cuIpcCloseMemHandle", FreeFunction::CloseImport),
     allocate(
         "cuExternalMemoryGetMappedBuffer",

@@ -16,9 +16,8 @@ const UNHOOKED_PREFIXES: &[(&str, &str)] = &[
     ("cuMemHostGet", "a query"),
     ("cuMemSetAccess", "access permissions of mapped memory"),
     ("cuMemSetMemPool", "selects a pool; allocations carry the device of their pool"),
-    ("cuMemExportToShareableHandle", "the memory still counts for the exporter"),
     ("cuMemMapArrayAsync", "maps tiles of a sparse array to memory that is already counted"),
-    ("cuMemPoolExport", "the memory still counts for the exporter"),
+    ("cuMemPoolExportToShareableHandle", "the memory still counts for the exporter"),
     ("cuMemPoolGetAccess", "a query"),
     ("cuMemPoolSetAccess", "access permissions"),
     ("cuMemPoolSetAttribute", "when a pool releases memory; the driver reports its reserve"),
@@ -29,7 +28,6 @@ const UNHOOKED_PREFIXES: &[(&str, &str)] = &[
     ("cuArrayGet", "a query"),
     ("cuArray3DGet", "a query"),
     ("cuMipmappedArrayGet", "a query, or a level of an array that is already counted"),
-    ("cuIpcGetMemHandle", "the memory still counts for the exporter"),
     (
         "cuExternalMemoryGetMappedMipmappedArray",
         "a view of external memory that is already counted",

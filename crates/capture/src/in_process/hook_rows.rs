@@ -99,7 +99,6 @@ mod tests {
         "cuMemAlloc",
         "cuMemFree",
         "cuMemPoolImportFromShareableHandle",
-        "cuMemPoolImportPointer",
         "cuStreamBeginCapture_ptsz",
         "cuStreamBeginCaptureToGraph",
         "cuStreamBeginCaptureToGraph_ptsz",

@@ -49,6 +49,36 @@ TEST(descriptor_is_copied_and_padded_with_zeros)
 	CHECK_EQ(full->descriptor[0], 0);
 }
 
+TEST(exported_and_imported_files_have_one_name)
+{
+	int file = 2;
+	__u64 handle = 1, stack[8] = {0};
+	void *files[3] = {NULL, NULL, &file};
+	struct fdtable___x table = {.max_fds = 3, .fd = files};
+	struct files_struct___x owner = {.fdt = &table};
+	struct vs_call_descriptor *full;
+
+	main_thread.task.files = &owner;
+	DO_CALL(cuMemExportToShareableHandle, 0, (__u64)&file, 5, VS_POSIX_FILE, 0);
+	DO_CALL(cuMemImportFromShareableHandle, 0, (__u64)&handle, 2, VS_POSIX_FILE);
+	for (unsigned i = 0; i < 2; i++) {
+		full = record(&records, VS_CALL_DESCRIPTOR, i);
+		CHECK_EQ(full->call.outs[1], (__u64)&file);
+		CHECK_EQ(full->descriptor[0], 0);
+	}
+	/* Not open. */
+	DO_CALL(cuMemImportFromShareableHandle, 0, (__u64)&handle, 3, VS_POSIX_FILE);
+	CHECK_EQ(((struct vs_call_descriptor *)record(&records, VS_CALL_DESCRIPTOR, 2))
+			 ->call.outs[1],
+		 0);
+	/* A handle instead of a file. */
+	stack[7] = 77;
+	DO_CALL(cuMemImportFromShareableHandle, 0, (__u64)&handle, (__u64)stack, VS_FABRIC);
+	full = record(&records, VS_CALL_DESCRIPTOR, 3);
+	CHECK_EQ(full->call.outs[1], 0);
+	CHECK_EQ(memcmp(full->descriptor, stack, sizeof(stack)), 0);
+}
+
 TEST(calls_inside_an_allocation_do_not_count)
 {
 	ENTER_AT(0, cuMemAllocManaged, 0, 1);
@@ -267,7 +297,8 @@ TEST(blocks_of_gpus_are_recorded)
 	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, 0);
 	block_call(VS_BLOCK_TORCH, 1, 1, 1, 1, CUDA_DEVICE | 0xff00);
 	CHECK_EQ(count_records(&records, VS_BLOCK), 1);
-	block_call(VS_BLOCK_TORCH_OOM, 99, 1024, 4096, 0xffff000000000000 | CUDA_DEVICE | 2 << 8, 7);
+	block_call(VS_BLOCK_TORCH_OOM, 99, 1024, 4096, 0xffff000000000000 | CUDA_DEVICE | 2 << 8,
+		   7);
 	block = record(&records, VS_BLOCK, 1);
 	CHECK_EQ(block->address, 0);
 	CHECK_EQ(block->bytes, 99);

@@ -25,6 +25,7 @@
 //!          NotFreedProcesses  memory that ended processes had not freed
 //!          Measurements    between two points in time that programs select
 //!          MarkLog         the newest marks
+//!          Sharing         which process imported what another one exported
 //! ```
 //!
 //! An event costs a few hash lookups, plus a descent in a tree of the thread's *distinct* sizes if
@@ -47,6 +48,7 @@ mod memory;
 mod not_freed;
 mod process;
 mod process_view;
+mod sharing;
 mod sites;
 
 use std::cmp::Reverse;
@@ -73,6 +75,7 @@ use measurements::Measurements;
 use memory::totals::ByteSum;
 use not_freed::NotFreedProcesses;
 use process::Process;
+use sharing::Sharing;
 use sites::ended_sites::EndedSites;
 use sites::table::SiteTable;
 use sites::verdicts::SiteVerdicts;
@@ -128,6 +131,8 @@ pub struct Ledger {
     measurements: Measurements,
     /// Marks of users and programs.
     marks: MarkLog,
+    /// Memory that processes share.
+    sharing: Sharing,
     /// Time of the first event.
     start: Option<Timestamp>,
     /// Whether sites are merged.
@@ -230,6 +235,7 @@ impl Ledger {
                 let result = self.process(event).graph(event, *call);
                 self.record_node_loss(event, result);
             }
+            EventKind::Share(call) => self.sharing.apply(event, *call, &mut self.running),
             EventKind::Failed(failed) => {
                 self.process(event).record_failure(failed, event.entry_time);
                 if failed.code == OUT_OF_MEMORY {
@@ -302,6 +308,7 @@ impl Ledger {
     /// snapshot only: the next one after they happened.
     pub fn snapshot(&mut self, at: Timestamp, options: &SnapshotOptions) -> Snapshot {
         let mut ended = self.ended.drain();
+        self.sharing.update(&mut self.running);
         let running = self.running.values_mut().filter(|process| !process.no_calls_since_exec);
         for process in running.chain(&mut ended) {
             process.build_activity_view(at, options.top);
@@ -538,6 +545,7 @@ impl Ledger {
 
     fn end(&mut self, mut process: Process, end: ProcessEnd, at: Timestamp) {
         if !process.no_calls_since_exec {
+            process.shared_memory = self.sharing.views(&process, &self.running);
             process.finish(end, at);
             if let Some(log) = &mut self.change_log {
                 log.collect(&mut process);

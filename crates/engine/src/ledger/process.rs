@@ -11,7 +11,7 @@ use crate::model::{
     FreeFunction, FunctionId, INVALID_HANDLE, INVALID_VALUE, LostDelta, MemoryKind, MigInstance,
     PhysicalHandleId, Pid, ProcessIdentity, ProcessInfo, ProcessKey, SiteName, Tid, Timestamp,
 };
-use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
+use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls, SharedMemoryView};
 
 use super::activity::ProcessActivity;
 use super::allocators::Allocators;
@@ -92,6 +92,8 @@ pub(super) struct Process {
     pub(super) unowned: bool,
     /// Imported memory that is opened more than once: number of additional openings.
     pub(super) reopened: Counts<AllocationKey>,
+    /// Memory that it shares with other processes, as of the snapshot in progress or its end.
+    pub(super) shared_memory: Vec<SharedMemoryView>,
     /// Logs allocation changes, if requested.
     pub(super) observer: Option<Box<ProcessChangeLog>>,
     /// Whether it was never announced, so that its start was not seen.
@@ -318,6 +320,19 @@ impl Process {
         self.context_ends.begin(&entry);
         if self.observer.is_some() {
             self.log_begin(slot, new.stream);
+        }
+    }
+
+    /// Raises the size of imported memory, known from its exporter or its mappings.
+    pub(super) fn grow_import(&mut self, key: AllocationKey, bytes: u64, at: Timestamp) {
+        let Some(slot) = self.allocations.find(key) else { return };
+        let entry = self.allocations.slab[slot];
+        if entry.kind == MemoryKind::Imported && entry.bytes < bytes {
+            self.totals.resize(&entry, bytes);
+            self.sites.resize(&entry, bytes, at);
+            let before = self.late_fields(slot);
+            self.threads.resize(&mut self.allocations.slab, slot, bytes);
+            self.log_update(slot, before);
         }
     }
 

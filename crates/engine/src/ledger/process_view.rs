@@ -63,6 +63,7 @@ pub(super) fn process(
         threads: threads(process, at, options, registry),
         pools: process.pools.views(),
         reserved_addresses: process.physical.reserved(),
+        shared_memory: process.shared_memory.clone(),
         api_misuse: process.api_misuse,
         activity: process.activity_view.clone(),
         objects: process.objects.views(),

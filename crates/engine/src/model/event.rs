@@ -6,8 +6,8 @@ use crate::model::named::named_enum;
 use crate::model::{
     AllocationKey, Allocator, BlockEvent, BlockTracking, Container, ContextId, ContextLimit,
     DeviceHolder, DeviceId, Frame, FunctionId, GpuActivity, GpuId, GraphExecId, GraphId, MarkKind,
-    MemoryKind, MigInstance, ObjectCall, PhysicalHandleId, Pid, PoolId, ProcessIdentity, SiteId,
-    StreamId, Tid, Timestamp,
+    MemoryKind, MigInstance, ObjectCall, PhysicalHandleId, Pid, PoolId, ProcessIdentity, ShareId,
+    SiteId, StreamId, Tid, Timestamp,
 };
 
 /// One event.
@@ -55,6 +55,8 @@ pub enum EventKind {
     Pool(PoolCall),
     /// A call on a graph, if it concerns memory.
     Graph(GraphCall),
+    /// Memory was exported to other processes, or imported from one.
+    Share(ShareCall),
     /// A driver call failed and changed nothing.
     Failed(FailedCall),
     /// A context was created or destroyed.
@@ -318,6 +320,17 @@ pub enum GraphCall {
     ReservedReported { device: DeviceId, bytes: u64 },
     /// `cuDeviceGraphMemTrim`: returns memory that no graph uses to the device.
     Trimmed { device: DeviceId },
+}
+
+/// Calls that share memory between processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "fields have the names of their types")]
+pub enum ShareCall {
+    /// `cuIpcGetMemHandle`, `cuMemExportToShareableHandle`, `cuMemPoolExportPointer`: other processes
+    /// can import the memory.
+    Exported { key: AllocationKey, share: ShareId },
+    /// Follows the event of the call that imported it.
+    Imported { key: AllocationKey, share: ShareId },
 }
 
 /// A driver call that returned an error.

@@ -40,6 +40,9 @@ ids! {
     SiteId(u32);
     /// A `CUfunction` or `CUkernel` of one process, or a `CUgraphExec`, which is launched as a whole.
     KernelId(u64);
+    /// Memory that is shared between processes: the handle that the exporter passed on, the same on both
+    /// sides.
+    ShareId(u64);
     /// Index into the hook table: identifies a driver function.
     FunctionId(u16);
 }

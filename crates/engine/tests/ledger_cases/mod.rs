@@ -25,7 +25,8 @@ use engine::model::ids::{AddressType, DeviceId, Pid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
-    DriverReported, ProcessEnd, ProcessView, Snapshot, SnapshotOptions, SortOrder, Uncertainty,
+    DriverReported, ProcessEnd, ProcessView, SharedMemoryView, Snapshot, SnapshotOptions,
+    SortOrder, Uncertainty,
 };
 use notation::{events, ledger};
 

@@ -12,6 +12,7 @@
 //! 7.8 ctx create C1 gpu0                        # destroy C1, retain C1 gpu0, release gpu0, …
 //! 7.8 vmm create h0x10 8M gpu0                  # or host; import, multicast, retain, release h0x10
 //! 7.8 vmm map 0x100 8M h0x10                    # unmap, reserve, unreserve 0x100 8M
+//! 7.8 export 0x10 share5                        # import 0x20 share5: after its alloc or vmm import
 //! 7.8 pool create pool5 gpu0                    # or host; destroy, trim pool5, reserved pool5 8M
 //! 7.8 pool of pool5 gpu0 current                # or without the last word
 //! 7.8 graph begin stream3                       # with a graph: adds to it; end stream3 G1
@@ -35,11 +36,11 @@ use engine::model::container::{Container, ContainerRuntime, Pod};
 use engine::model::cuda_object::{ObjectCall, ObjectKind};
 use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
-    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
+    MemoryLocation, PoolCall, ProcessInfo, ShareCall, SiteFrames, VmmCall,
 };
 use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
-    PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
+    PhysicalHandleId, Pid, PoolId, ShareId, SiteId, StreamId, Tid,
 };
 use engine::model::memory_kind::MemoryKind;
 use engine::model::sampling::Sampling;
@@ -124,6 +125,8 @@ fn event_kind(words: &[&str], of_thread: bool) -> EventKind {
         }),
         "ctx" => EventKind::Context(context_call(rest)),
         "vmm" => EventKind::Vmm(vmm(rest)),
+        "export" => EventKind::Share(ShareCall::Exported { key: key(rest[0]), share: share(rest) }),
+        "import" => EventKind::Share(ShareCall::Imported { key: key(rest[0]), share: share(rest) }),
         "pool" => EventKind::Pool(pool(rest)),
         "graph" => EventKind::Graph(graph(rest)),
         "gpus" => EventKind::Gpus(rest.iter().map(|word| gpu(word)).collect()),
@@ -241,6 +244,10 @@ fn vmm(words: &[&str]) -> VmmCall {
         "unreserve" => VmmCall::Unreserve { address: address(), bytes: size(words[2]) },
         other => panic!("unknown VMM call: {other}"),
     }
+}
+
+fn share(words: &[&str]) -> ShareId {
+    ShareId(find(words, "share").unwrap())
 }
 
 fn pool(words: &[&str]) -> PoolCall {

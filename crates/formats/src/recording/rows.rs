@@ -6,7 +6,7 @@ use engine::model::{
     GpuActivity, GpuId, GraphCall, GraphExecId, GraphId, KernelId, KernelLaunches, Language,
     LaunchShape, LaunchTarget, MarkKind, MemoryKind, MemoryLocation, MigInstance, NameSource,
     ObjectCall, ObjectKind, PhysicalHandleId, PoolCall, PoolId, ProcessInfo, Sampling,
-    SamplingInterval, SiteId, StreamId, UnknownReason, UnnamedReason, VmmCall,
+    SamplingInterval, ShareCall, ShareId, SiteId, StreamId, UnknownReason, UnnamedReason, VmmCall,
 };
 
 use super::read::row_cells::{RowCells, RowError};
@@ -99,7 +99,7 @@ macro_rules! id_cells {
 }
 id_cells! {
     ContextId u64, GraphExecId u64, GraphId u64, KernelId u64, PhysicalHandleId u64, PoolId u64,
-    StreamId u64, SiteId u32, DeviceId u16, GpuId u16,
+    ShareId u64, StreamId u64, SiteId u32, DeviceId u16, GpuId u16,
 }
 
 /// Implements [`CellValue`] for enums, by the names of their values; with the value that a missing
@@ -395,6 +395,10 @@ call_rows! {
         "context_limit" Limit { limit: ContextLimit, value: Bytes },
         "mark" Mark { kind: MarkKind, label: Name },
         "unknown_calls" UnknownCalls { function: Function, calls: Calls },
+    }
+    ShareCall {
+        "export" Exported { key: Address, share: ShareId },
+        "import" Imported { key: Address, share: ShareId },
     }
     GpuActivity {
         "launches" Launches(launches),

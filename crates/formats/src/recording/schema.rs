@@ -91,6 +91,7 @@ columns! {
     Stream "stream" U64 "stream",
     Graph "graph" U64 "graph",
     GraphExec "graph_exec" U64 "executable graph (`CUgraphExec`)",
+    ShareId "share_id" U64 "shared memory: the same in the rows of its export and its imports",
     SiteId "site_id" U32 "call stack: the `site_id` of a `stack` row",
     FrameId "frame_id" U32 "number of a `frame` row",
     FreeFunction "free_function" Text "`free`: family of the function that freed the memory",
@@ -269,6 +270,16 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("graph_destroy", "`cuGraphDestroy`", "graph"),
     ("graph_reserved", "the driver returned the reserved size of graphs", "device, bytes"),
     ("graph_trim", "`cuDeviceGraphMemTrim`", "device"),
+    (
+        "export",
+        "a process got a handle with which others can import the memory",
+        "address, address_type, share_id",
+    ),
+    (
+        "import",
+        "the memory that the process imported with the row before has this handle",
+        "address, address_type, share_id",
+    ),
     (
         "call_failed",
         "a call failed and changed nothing; `kind` and `bytes` are what it requested, `address` what it should have freed",

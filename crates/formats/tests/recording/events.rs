@@ -11,11 +11,11 @@ use engine::model::container::{Container, ContainerRuntime, Pod};
 use engine::model::cuda_object::{ObjectCall, ObjectKind};
 use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
-    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
+    MemoryLocation, PoolCall, ProcessInfo, ShareCall, SiteFrames, VmmCall,
 };
 use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
-    KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
+    KernelId, PhysicalHandleId, Pid, PoolId, ShareId, SiteId, StreamId, Tid,
 };
 use engine::model::mark::MarkKind;
 use engine::model::memory_kind::MemoryKind;
@@ -86,6 +86,16 @@ fn free() -> impl Strategy<Value = EventKind> {
     ];
     (key(), select(families.to_vec()), option::of(any::<u64>().prop_map(StreamId)))
         .prop_map(|(key, by, stream)| EventKind::Free(Free { key, by, stream }))
+}
+
+fn share() -> impl Strategy<Value = ShareCall> {
+    (key(), any::<u64>().prop_map(ShareId), any::<bool>()).prop_map(|(key, share, imported)| {
+        if imported {
+            ShareCall::Imported { key, share }
+        } else {
+            ShareCall::Exported { key, share }
+        }
+    })
 }
 
 fn vmm() -> BoxedStrategy<VmmCall> {
@@ -439,6 +449,7 @@ fn listed(kind: &EventKind) {
         | EventKind::Vmm(_)
         | EventKind::Pool(_)
         | EventKind::Graph(_)
+        | EventKind::Share(_)
         | EventKind::Failed(_)
         | EventKind::Context(_)
         | EventKind::Gpus(_)
@@ -482,6 +493,7 @@ fn kind() -> BoxedStrategy<EventKind> {
         vmm().prop_map(EventKind::Vmm),
         pool().prop_map(EventKind::Pool),
         graph().prop_map(EventKind::Graph),
+        share().prop_map(EventKind::Share),
         failed(),
         context().prop_map(EventKind::Context),
         vec(option::of(gpu()), 0..9).prop_map(|gpus| EventKind::Gpus(gpus.into())),

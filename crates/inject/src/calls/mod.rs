@@ -21,10 +21,11 @@ use crate::wire::{
     Call, CallDescriptor, VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GET_NAME,
     VS_ACTION_GRAPH_LAUNCH, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_LAUNCH_LIST,
-    VS_ACTION_LAUNCH_UNSHAPED, VS_ACTION_NAME, VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR,
-    VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE, VS_CLASS_OBJECT, VS_CLASS_OTHER, VS_CONTEXT_KNOWN,
-    VS_DATA, VS_DESCRIPTOR, VS_FATBIN_WRAPPER, VS_FATBIN_WRAPPER_DATA, VS_FATBIN_WRAPPER_VERSION,
-    VS_INFLIGHT, VS_MAX_HOOKS, VS_OBJECT, VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
+    VS_ACTION_LAUNCH_UNSHAPED, VS_ACTION_NAME, VS_ACTION_RECORD, VS_BY_VALUE, VS_CALL,
+    VS_CALL_DESCRIPTOR, VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE, VS_CLASS_OBJECT, VS_CLASS_OTHER,
+    VS_CONTEXT_KNOWN, VS_DATA, VS_DESCRIPTOR, VS_FABRIC, VS_FATBIN_WRAPPER, VS_FATBIN_WRAPPER_DATA,
+    VS_FATBIN_WRAPPER_VERSION, VS_FILE, VS_INFLIGHT, VS_MAX_HOOKS, VS_OBJECT, VS_OUT_UNREADABLE,
+    VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
 use crate::{process, start};
@@ -268,7 +269,7 @@ fn count_lost(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
 fn with_descriptor(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescriptor {
     let mut descriptor = [0_u8; VS_DESCRIPTOR];
     let is_data = u32::from(hook.flags) & VS_DATA != 0;
-    let mut from = frame.argument(hook.descriptor_argument);
+    let mut from = descriptor_address(frame, hook);
     if is_data && call.head.result == 0 {
         from = unwrap_fat_binary(from);
     }
@@ -287,6 +288,17 @@ fn with_descriptor(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescri
         call.flags |= VS_OUT_UNREADABLE;
     }
     CallDescriptor { call, descriptor }
+}
+
+/// Returns the address of the structure that the program passed; 0 if it passed none.
+fn descriptor_address(frame: &Frame, hook: &WireHook) -> u64 {
+    let flags = u32::from(hook.flags);
+    if flags & VS_BY_VALUE != 0 {
+        return frame.memory_argument(hook.descriptor_argument);
+    }
+    // A file descriptor is not a pointer.
+    let is_pointer = flags & VS_FILE == 0 || frame.args[2] as u32 == VS_FABRIC;
+    if is_pointer { frame.argument(hook.descriptor_argument) } else { 0 }
 }
 
 /// Returns the address of an image that the driver loaded; of the fat binary, if the runtime passed it

@@ -10,6 +10,9 @@ exports! {
     alloc cuIpcOpenMemHandle(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) = open;
     alloc cuIpcOpenMemHandle_v2(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) = open;
     free cuIpcCloseMemHandle(dptr: DevicePointer) = close;
+    call cuMemPoolExportPointer(data: OutParam<[u8; 64]>, dptr: DevicePointer) = export_pointer;
+    alloc cuMemPoolImportPointer(dptr: OutParam<DevicePointer>, pool: Handle, data: InParam<IpcHandle>) =
+        import_pointer;
     call cuImportExternalMemory(memory: OutParam<Handle>, descriptor: InParam<ExternalDescriptor>) =
         import;
     alloc cuExternalMemoryGetMappedBuffer(dptr: OutParam<DevicePointer>, memory: Handle,
@@ -25,6 +28,7 @@ const MAGIC: [u8; 8] = *b"VSIMIPC1";
 pub(crate) struct IpcHandle {
     bytes: [u8; 64],
 }
+plain!(IpcHandle);
 
 /// The content of an IPC handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,10 +65,18 @@ pub(crate) struct IpcImport {
 }
 
 fn get_handle(handle: OutParam<[u8; 64]>, dptr: DevicePointer) -> Outcome {
+    export_of_kind(handle, dptr, MemoryKind::Device)
+}
+
+fn export_pointer(data: OutParam<[u8; 64]>, dptr: DevicePointer) -> Outcome {
+    export_of_kind(data, dptr, MemoryKind::Async)
+}
+
+fn export_of_kind(handle: OutParam<[u8; 64]>, dptr: DevicePointer, kind: MemoryKind) -> Outcome {
     let state = state::running()?;
     state.current()?;
     let (address, record) = state.arena.containing(dptr).ok_or(Code::InvalidValue)?;
-    if state.owner(record.owner)?.kind != MemoryKind::Device {
+    if state.owner(record.owner)?.kind != kind {
         return Err(Code::InvalidValue);
     }
     let process = u64::from(std::process::id());
@@ -96,6 +108,20 @@ fn open(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome
     let address = state.open_at_address(owner, ticket.bytes)?;
     state.ipc.insert(address, IpcImport { ticket, references: 1 });
     dptr.set(address)
+}
+
+/// A pool of any process is accepted, also one that was not imported.
+fn import_pointer(
+    dptr: OutParam<DevicePointer>,
+    pool: Handle,
+    data: InParam<IpcHandle>,
+) -> Outcome {
+    dptr.check()?;
+    let mut state = state::running()?;
+    let owner = state.current()?.imported_owner;
+    state.pools.pools.find(pool).ok_or(Code::InvalidValue)?;
+    let ticket = IpcTicket::from_bytes(&data.get()?.bytes).ok_or(Code::InvalidValue)?;
+    dptr.set(state.open_at_address(owner, ticket.bytes)?)
 }
 
 fn close(dptr: DevicePointer) -> Outcome {

@@ -32,7 +32,7 @@ pub(super) const DECODED: [&str; 9] = [
 ];
 
 /// Names of all events that records can give.
-pub(super) const EVENTS: [&str; 14] = [
+pub(super) const EVENTS: [&str; 15] = [
     "activity",
     "allocate",
     "context",
@@ -43,6 +43,7 @@ pub(super) const EVENTS: [&str; 14] = [
     "lost",
     "object",
     "pool",
+    "share",
     "tensor",
     "thread exit",
     "thread name",
@@ -215,6 +216,7 @@ fn event_name(kind: &EventKind) -> &'static str {
         EventKind::Lost(_) => "lost",
         EventKind::Object(_) => "object",
         EventKind::Pool(_) => "pool",
+        EventKind::Share(_) => "share",
         EventKind::Block(_) => "tensor",
         EventKind::ThreadExit => "thread exit",
         EventKind::ThreadName(_) => "thread name",

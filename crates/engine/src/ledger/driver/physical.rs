@@ -329,17 +329,7 @@ impl Process {
             self.unmapped(unmapped);
         }
         self.physical.map(address, bytes, handle, event.time);
-        // The size of imported memory is only known from its mappings.
-        if let Some(slot) = self.allocations.find(key(handle)) {
-            let entry = self.allocations.slab[slot];
-            if entry.kind == MemoryKind::Imported && entry.bytes < bytes {
-                self.totals.resize(&entry, bytes);
-                self.sites.resize(&entry, bytes, event.time);
-                let before = self.late_fields(slot);
-                self.threads.resize(&mut self.allocations.slab, slot, bytes);
-                self.log_update(slot, before);
-            }
-        }
+        self.grow_import(key(handle), bytes, event.time);
     }
 
     fn unmapped(&mut self, unmapped: UnmapEffect) {

@@ -119,6 +119,7 @@ impl Naive {
             | EventKind::UnknownCalls { .. }
             | EventKind::DeviceHolders(_)
             | EventKind::Mark { .. }
+            | EventKind::Share(_)
             | EventKind::Limit { .. }
             | EventKind::MigInstance(_)
             | EventKind::Block(_)

@@ -34,6 +34,7 @@ impl Process {
         failures.sort_by_key(|failure| Reverse(failure.count));
         ProcessView {
             mig: None,
+            shared_memory: Vec::new(),
             key: self.key,
             uid: self.uid,
             name: self.name.clone(),

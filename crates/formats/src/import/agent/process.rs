@@ -11,8 +11,8 @@ use engine::model::{
 };
 use engine::snapshot::{
     ActivityView, AllocationView, CopyView, DeviceView, KernelView, KindView, ObjectView,
-    ProcessEnd, ProcessView, SiteHistory, SiteKindView, SiteObjectView, SiteProcess, SiteView,
-    ThreadView,
+    ProcessEnd, ProcessView, ShareRole, SharedMemoryView, SiteHistory, SiteKindView,
+    SiteObjectView, SiteProcess, SiteView, ThreadView,
 };
 
 use super::{site_name, time, uncertainty};
@@ -20,8 +20,8 @@ use crate::report::json_objects::Word;
 use crate::report::kernels::json::{ActivityJson, CopiesJson, KernelJson};
 use crate::report::live::json::{
     AllocationJson, AllocatorJson, AllocatorPoolJson, ContainerJson, DeviceJson,
-    LifetimeBucketJson, ObjectCountsJson, ProcessJson, SamplingJson, SiteJson, SiteKindJson,
-    SiteObjectsJson, SiteProcessJson, ThreadJson,
+    LifetimeBucketJson, ObjectCountsJson, ProcessJson, SamplingJson, SharedMemoryJson, SiteJson,
+    SiteKindJson, SiteObjectsJson, SiteProcessJson, ThreadJson,
 };
 
 /// Rates of an answer are per second.
@@ -56,6 +56,7 @@ pub(super) fn read(entry: &ProcessJson, at: Timestamp) -> ProcessView {
         devices: entry.devices.iter().map(device).collect(),
         kinds: kinds(entry),
         threads: entry.threads.iter().map(thread).collect(),
+        shared_memory: entry.shared_memory.iter().filter_map(shared_memory).collect(),
         activity: entry.activity.as_ref().map(activity),
         objects: entry.objects.iter().filter_map(objects).collect(),
         allocators: entry.allocators.iter().filter_map(allocator).collect(),
@@ -95,6 +96,18 @@ fn device(entry: &DeviceJson) -> DeviceView {
         driver_unplaced: Bytes(most.saturating_sub(least)),
         ..DeviceView::default()
     }
+}
+
+fn shared_memory(entry: &SharedMemoryJson) -> Option<SharedMemoryView> {
+    let program = entry.program.as_deref().unwrap_or_default();
+    Some(SharedMemoryView {
+        role: ShareRole::from_name(&entry.role)?,
+        peer: entry.pid.map(|pid| (Pid(pid), program.into())),
+        bytes: Bytes(entry.bytes),
+        allocations: entry.allocations,
+        unknown_sizes: entry.unknown_sizes.unwrap_or(0),
+        kept_alive: entry.kept_alive,
+    })
 }
 
 fn kinds(entry: &ProcessJson) -> Vec<KindView> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use engine::model::{
     AllocatorTotals, BlockEvent, BlockOp, BlockTracking, ContextCall, Event, EventKind, FailedCall,
     Frame, FunctionId, GpuActivity, GpuId, GraphCall, LostDelta, ObjectCall, ObjectKind, Pid,
-    PoolCall, SiteFrames, Tid, Timestamp, UnknownReason, VmmCall,
+    PoolCall, ShareCall, SiteFrames, Tid, Timestamp, UnknownReason, VmmCall,
 };
 
 use super::super::function_table::{FunctionLookup, FunctionTable};
@@ -159,6 +159,7 @@ fn call(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError> 
     let call = VmmCall::decode(word, cells)?.map(EventKind::Vmm);
     let call = call.or(PoolCall::decode(word, cells)?.map(EventKind::Pool));
     let call = call.or(GraphCall::decode(word, cells)?.map(EventKind::Graph));
+    let call = call.or(ShareCall::decode(word, cells)?.map(EventKind::Share));
     let call = call.or(ContextCall::decode(word, cells)?.map(EventKind::Context));
     let call = call.or(ObjectCall::decode(word, cells)?.map(EventKind::Object));
     let call = call.or(GpuActivity::decode(word, cells)?.map(EventKind::Activity));

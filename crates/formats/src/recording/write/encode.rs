@@ -21,6 +21,7 @@ pub(crate) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionN
         EventKind::Vmm(call) => call.encode(batch),
         EventKind::Pool(call) => call.encode(batch),
         EventKind::Graph(call) => call.encode(batch),
+        EventKind::Share(call) => call.encode(batch),
         EventKind::Failed(call) => failed(batch, call, function),
         EventKind::Context(call) => call.encode(batch),
         EventKind::Gpus(gpus) => {

@@ -77,6 +77,8 @@ static inline unsigned shim_random(void)
 #define bpf_probe_read_user(to, bytes, from)	 shim_read_user(to, bytes, from)
 #define bpf_probe_read_user_str(to, bytes, from) shim_read_user_string(to, bytes, from)
 
+#define bpf_probe_read_kernel(to, bytes, from)	 __builtin_memcpy(to, from, bytes)
+
 #define bpf_get_current_task()	   ((unsigned long)shim_now.task)
 #define bpf_get_current_task_btf() (shim_now.task)
 #define bpf_get_current_pid_tgid() (shim_now.pid_tgid)

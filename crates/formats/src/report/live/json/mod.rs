@@ -23,7 +23,7 @@ use crate::report::view::json::{LibraryJson, ProcessRowJson, ViewJson};
 use crate::sanitize::sanitized;
 pub(crate) use parts::{
     AllocatorJson, AllocatorPoolJson, ContainerJson, HolderJson, ObjectCountsJson, OutOfMemoryJson,
-    SamplingJson, SiteObjectsJson,
+    SamplingJson, SharedMemoryJson, SiteObjectsJson,
 };
 use sites::ProcessSiteJson;
 pub use sites::SiteJson;
@@ -208,6 +208,10 @@ json_objects! {
         #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
         pools: Vec<PoolJson> =
             process.pools.iter().map(|view| PoolJson::new(view, context)).collect(),
+        /// Absent if it shares none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        shared_memory: Vec<SharedMemoryJson> =
+            process.shared_memory.iter().map(SharedMemoryJson::new).collect(),
         reserved_va_bytes: u64 = process.reserved_addresses.0,
         #[serde(skip_deserializing)]
         api_misuse: BTreeMap<&'static str, u64> = api_misuse(&process.api_misuse),

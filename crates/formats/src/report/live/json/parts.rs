@@ -2,7 +2,7 @@
 //! errors.
 
 use engine::model::{AllocatorPoolView, AllocatorView, Bytes, Container, Pid, Pod, SamplingView};
-use engine::snapshot::{ObjectView, OutOfMemory, SiteObjectView};
+use engine::snapshot::{ObjectView, OutOfMemory, SharedMemoryView, SiteObjectView};
 
 use super::GpuJson;
 use crate::export::ReportContext;
@@ -24,6 +24,20 @@ json_objects! {
         name: Option<String> = pod.name.as_deref().map(sanitized),
         namespace: Option<String> = pod.namespace.as_deref().map(sanitized),
         container: Option<String> = pod.container.as_deref().map(sanitized),
+    }
+
+    /// Memory that a process shares with another one.
+    pub(crate) struct SharedMemoryJson(view: &SharedMemoryView): Deserialize {
+        role: Word = view.role.name().into(),
+        /// The other process; null if it is not traced.
+        pid: Option<u32> = view.peer.as_ref().map(|(pid, _)| pid.0),
+        program: Option<String> = view.peer.as_ref().map(|(_, program)| sanitized(program)),
+        bytes: u64 = view.bytes.0,
+        allocations: u64 = view.allocations,
+        /// Only if the size of some is unknown.
+        unknown_sizes?: Option<u64> = Some(view.unknown_sizes).filter(|count| *count > 0),
+        /// Whether the exporter no longer holds it.
+        kept_alive: bool = view.kept_alive,
     }
 
     /// Objects of one kind of a process.

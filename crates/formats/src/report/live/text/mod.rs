@@ -5,6 +5,7 @@ mod container;
 pub mod groups;
 mod objects;
 pub mod overview;
+mod sharing;
 pub mod sites;
 mod usage;
 
@@ -178,6 +179,7 @@ fn process(out: &mut TextPage<'_>, view: &ProcessView, context: &ReportContext) 
     for allocator in &view.allocators {
         allocators::section(out, allocator, context)?;
     }
+    sharing::section(out, view)?;
     failures(out, view, context)?;
     api_misuse(out, &view.api_misuse)?;
     objects::of_process(out, view)?;

@@ -7,7 +7,7 @@ use engine::snapshot::{ProcessView, Snapshot};
 use engine::verdict::Anomaly;
 use engine::view::{ProcessRow, View};
 
-use super::{TextStyle, allocators, api_misuse, failures};
+use super::{TextStyle, allocators, api_misuse, failures, sharing};
 use crate::export::ReportContext;
 use crate::report::kernels;
 use crate::report::tables::incidents::mark_text;
@@ -115,6 +115,7 @@ pub fn last(
 fn sections(out: &mut TextPage<'_>, view: &View<'_>, context: &ReportContext) -> io::Result<()> {
     let has_section = |process: &ProcessView| {
         out.style.last && process.allocators.iter().any(allocators::has_section)
+            || !process.shared_memory.is_empty()
             || !process.failures.is_empty()
             || !process.api_misuse.is_empty()
             || process.activity.as_ref().is_some_and(|activity| activity.launches > 0)
@@ -139,6 +140,7 @@ fn section(
     for allocator in process.allocators.iter().filter(|_| is_last) {
         allocators::section(out, allocator, context)?;
     }
+    sharing::section(out, process)?;
     failures(out, process, context)?;
     api_misuse(out, &process.api_misuse)?;
     match process.activity.as_ref().filter(|activity| activity.launches > 0) {

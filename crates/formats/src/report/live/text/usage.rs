@@ -47,15 +47,25 @@ fn sums(kinds: impl Iterator<Item = KindView>) -> impl Iterator<Item = Sum> {
 /// Returns `24.00 MiB in 3 allocations; host 1.05 GiB in 1080 allocations`.
 pub(super) fn held(kinds: impl Iterator<Item = KindView>, count: &dyn Fn(u64) -> String) -> String {
     let part = |Sum { word, bytes, allocations, unknown_sizes }| {
-        let number = count(allocations);
-        match unknown_sizes {
-            0 => format!("{word}{bytes} in {number}"),
-            n if n == allocations => format!("{word}{number} of unknown size"),
-            n => format!("{word}{bytes} in {number}, {n} of unknown size"),
-        }
+        format!("{word}{}", counted(bytes, allocations, unknown_sizes, count))
     };
     let parts: Vec<_> = sums(kinds).map(part).collect();
     if parts.is_empty() { format!("0 B in {}", count(0)) } else { parts.join("; ") }
+}
+
+/// Returns `512 B in 3 allocations, 1 of unknown size`.
+pub(super) fn counted(
+    bytes: Bytes,
+    allocations: u64,
+    unknown_sizes: u64,
+    count: &dyn Fn(u64) -> String,
+) -> String {
+    let number = count(allocations);
+    match unknown_sizes {
+        0 => format!("{bytes} in {number}"),
+        n if n == allocations => format!("{number} of unknown size"),
+        n => format!("{bytes} in {number}, {n} of unknown size"),
+    }
 }
 
 /// Returns `24.00 MiB and host 1.05 GiB`: the same without numbers of allocations.
