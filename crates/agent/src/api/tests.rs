@@ -206,14 +206,7 @@ fn process() -> ProcessView {
         }],
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
-        shared_memory: vec![SharedMemoryView {
-            role: ShareRole::Importer,
-            peer: Some((Pid(8), NAME.into())),
-            bytes: Bytes(1 << 20),
-            allocations: 1,
-            unknown_sizes: 0,
-            kept_alive: true,
-        }],
+        shared_memory: vec![shared_memory()],
         api_misuse: ApiMisuse::default(),
         activity: Some(ActivityView {
             launches: 1,
@@ -235,6 +228,17 @@ fn process() -> ProcessView {
         growth_per_hour: Some(1 << 30),
         undecided: None,
         uncertainty: Uncertainty::default(),
+    }
+}
+
+fn shared_memory() -> SharedMemoryView {
+    SharedMemoryView {
+        role: ShareRole::Importer,
+        peer: Some((Pid(8), NAME.into())),
+        bytes: Bytes(1 << 20),
+        allocations: 1,
+        unknown_sizes: 0,
+        kept_alive: true,
     }
 }
 

@@ -4,11 +4,11 @@ use engine::model::activity::GpuActivity;
 use engine::model::cuda_object::{ObjectCall, ObjectKind};
 use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
-    MemoryLocation, PoolCall, ShareCall, VmmCall,
+    MemoryLocation, PoolCall, VmmCall,
 };
 use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GraphExecId, GraphId, KernelId,
-    PhysicalHandleId, PoolId, ShareId, SiteId, StreamId,
+    PhysicalHandleId, PoolId, SiteId, StreamId,
 };
 use engine::model::memory_kind::MemoryKind;
 use engine::model::overhead::ContextLimit;
@@ -18,7 +18,7 @@ use super::handles::BindingChange;
 use super::{Handles, Record, RecordBody, StackRef, array, device, image, share};
 use crate::hooks::{
     CallSemantics, DescriptorType, FlagsSource, HOOKS, ObjectEffect, PointerSource, PoolSource,
-    SHARE_BYTES, ShareHandle, SizeSource,
+    SizeSource,
 };
 use crate::wire::{self, Call};
 
@@ -95,7 +95,9 @@ impl CallRecord {
             handles.observe(&kind).into_iter().for_each(&mut push);
             push(kind);
         }
-        self.share().into_iter().for_each(&mut push);
+        share::event(self.semantics, &self.call, self.descriptor.as_deref())
+            .into_iter()
+            .for_each(&mut push);
         // After the effect on memory: the context of a new stream is known by then.
         if tracks_objects && let Some(kind) = self.object(handles, site) {
             let image = self.image(&kind);
@@ -170,40 +172,6 @@ impl CallRecord {
         let stream = StreamId(self.argument(0));
         let ended = GraphCall::CaptureEnded { stream, graph: None };
         (has_ended && not_implied).then_some(EventKind::Graph(ended))
-    }
-
-    /// Returns the handle with which a successful call exported or imported memory.
-    fn share(&self) -> Option<EventKind> {
-        if self.call.head.result != 0 || self.is_unreadable() {
-            return None;
-        }
-        let out = self.call.outs[0];
-        Some(EventKind::Share(match self.semantics {
-            CallSemantics::Export { space, handle } => {
-                let key = AllocationKey { space, value: self.argument(1) };
-                ShareCall::Exported { key, share: self.share_id(handle)? }
-            }
-            CallSemantics::Allocate { size: SizeSource::Exporter(handle), .. } => {
-                ShareCall::Imported {
-                    key: AllocationKey::address(out),
-                    share: self.share_id(handle)?,
-                }
-            }
-            CallSemantics::VmmImport => ShareCall::Imported {
-                key: AllocationKey { space: AddressType::Handle, value: out },
-                share: self.share_id(ShareHandle::Shareable)?,
-            },
-            _ => return None,
-        }))
-    }
-
-    fn share_id(&self, handle: ShareHandle) -> Option<ShareId> {
-        let file = self.call.outs[1];
-        match (handle, self.argument(2) as u32) {
-            (ShareHandle::Shareable, wire::VS_POSIX_FILE) => share::of_file(file),
-            (ShareHandle::Shareable, other) if other != wire::VS_FABRIC => None,
-            _ => share::of_bytes(self.descriptor.as_ref()?.get(..usize::from(SHARE_BYTES))?),
-        }
     }
 
     /// Returns the effect of a successful call on an object.

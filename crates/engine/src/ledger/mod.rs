@@ -282,9 +282,8 @@ impl Ledger {
             EventKind::Mark { .. } => self.marks.push(event),
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
             EventKind::KeptBy(address, text) => {
-                let Self { running, sites, .. } = self;
-                if let Some(process) = running.get_mut(&event.pid) {
-                    process.set_kept_by(*address, text, sites);
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.set_kept_by(*address, text, &self.sites);
                 }
             }
         }

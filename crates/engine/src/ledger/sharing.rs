@@ -13,7 +13,7 @@ use crate::snapshot::{ShareRole, SharedMemoryView};
 
 use super::process::Process;
 
-/// Limit of shared allocations; beyond it those that nobody imported are dropped.
+/// Limit of shared allocations; beyond it those without an importer are dropped.
 const MAX_SHARED: usize = 16_384;
 
 /// An allocation of a process.

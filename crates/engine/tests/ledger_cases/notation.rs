@@ -125,8 +125,7 @@ fn event_kind(words: &[&str], of_thread: bool) -> EventKind {
         }),
         "ctx" => EventKind::Context(context_call(rest)),
         "vmm" => EventKind::Vmm(vmm(rest)),
-        "export" => EventKind::Share(ShareCall::Exported { key: key(rest[0]), share: share(rest) }),
-        "import" => EventKind::Share(ShareCall::Imported { key: key(rest[0]), share: share(rest) }),
+        "export" | "import" => EventKind::Share(share(words)),
         "pool" => EventKind::Pool(pool(rest)),
         "graph" => EventKind::Graph(graph(rest)),
         "gpus" => EventKind::Gpus(rest.iter().map(|word| gpu(word)).collect()),
@@ -246,8 +245,12 @@ fn vmm(words: &[&str]) -> VmmCall {
     }
 }
 
-fn share(words: &[&str]) -> ShareId {
-    ShareId(find(words, "share").unwrap())
+fn share(words: &[&str]) -> ShareCall {
+    let (key, share) = (key(words[1]), ShareId(find(words, "share").unwrap()));
+    match words[0] {
+        "export" => ShareCall::Exported { key, share },
+        _ => ShareCall::Imported { key, share },
+    }
 }
 
 fn pool(words: &[&str]) -> PoolCall {
