@@ -95,9 +95,8 @@ impl CallRecord {
             handles.observe(&kind).into_iter().for_each(&mut push);
             push(kind);
         }
-        share::event(self.semantics, &self.call, self.descriptor.as_deref())
-            .into_iter()
-            .for_each(&mut push);
+        let share = share::event(self.semantics, &self.call, self.descriptor.as_deref());
+        share.into_iter().for_each(&mut push);
         // After the effect on memory: the context of a new stream is known by then.
         if tracks_objects && let Some(kind) = self.object(handles, site) {
             let image = self.image(&kind);
