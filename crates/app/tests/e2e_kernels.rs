@@ -373,7 +373,7 @@ check(cu.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
 "#;
 
 /// Copies whose descriptors are not mapped when the calls return.
-const UNREADABLE_COPIES: &str = r#"
+const UNREADABLE_COPIES: &str = r"
 host = ctypes.create_string_buffer(8000)
 check(cu.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(8000)))
 write(0, 0, 1, ctypes.addressof(host), 0, 0, 1000, 0, 0, 2, 0, memory.value, 0, 1000, 1000, 8)
@@ -384,7 +384,7 @@ def forget_always():
 threading.Thread(target=forget_always, daemon=True).start()
 for _ in range(3):
     check(cu.cuMemcpy2D_v2(page))
-"#;
+";
 
 /// Launches whose configuration is not mapped when the calls begin; the last one after another
 /// thread has begun a capture.

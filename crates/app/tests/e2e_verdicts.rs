@@ -143,7 +143,7 @@ fn assert_same_view(env: &TestEnv, file: &Path, traced: &Value, report: &Value) 
         let pids: BTreeSet<u64> = steps.iter().map(|step| step["pid"].as_u64().unwrap()).collect();
         assert_eq!(pids.len(), steps.len(), "one step per process: {gpu:#}");
     }
-    let steps = advice["gpus"].as_array().unwrap().iter().flat_map(|gpu| gpu["steps"].as_array());
+    let steps = advice["gpus"].as_array().unwrap().iter().filter_map(|gpu| gpu["steps"].as_array());
     let restarted: BTreeSet<u64> = steps
         .flatten()
         .filter(|step| step["action"] == "restart_leaking")

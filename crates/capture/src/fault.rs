@@ -66,7 +66,7 @@ fn fail(kind: Kind) {
     match kind {
         Kind::Panic => panic!("injected fault"),
         Kind::Hang => loop {
-            thread::sleep(Duration::from_secs(3600));
+            thread::sleep(Duration::from_hours(1));
         },
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! Repeated anomalies become the new baseline: the next one is reported only if it is more than
 //! twice as large as the largest so far.
+#![allow(clippy::cast_possible_truncation, reason = "fewer buckets than 2^32")]
 
 use crate::model::{Bytes, Nanos, Timestamp};
 

@@ -4,6 +4,7 @@
 //! writer of allocation state), [`snapshot`] (the state that all outputs read), [`view`] (what they
 //! show of it); then [`analysis`] of files, which reads allocation changes and stacks.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::cast_possible_truncation))]
 
 pub mod advice;
 pub mod alert;

@@ -563,7 +563,7 @@ fn agent_without_recent_snapshots_is_not_ready() {
     let api = Api::new(Arc::clone(&shared), Config::default().http.listen, None);
     assert!(!api.is_ready(), "nothing was published");
     for (age, is_ready) in [(0, true), (20, false), (10, true)] {
-        let at = Instant::now() - Duration::from_secs(age);
+        let at = Instant::now().checked_sub(Duration::from_secs(age)).unwrap();
         shared.feed.publish_at(published(), at);
         assert_eq!(api.is_ready(), is_ready, "{age} s ago; limit {READY_TIMEOUT:?}");
     }

@@ -12,7 +12,7 @@ use ureq::http::{HeaderName, HeaderValue, Uri};
 use crate::files::secret;
 
 /// Maximum time of one attempt.
-const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Words in header names that mark a secret.
 const SECRET_HEADER_WORDS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];

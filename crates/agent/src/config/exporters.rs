@@ -109,7 +109,7 @@ impl OtlpConfig {
         found.extend(problems([
             (is_interval(self.interval), "`interval` must be between 1s and 1d"),
             (
-                self.max_retry_time.0 <= Duration::from_secs(3600),
+                self.max_retry_time.0 <= Duration::from_hours(1),
                 "`max_retry_time` must be at most 1h",
             ),
             (!self.endpoint.contains('?'), "`endpoint` must have no `?`: the path is appended"),

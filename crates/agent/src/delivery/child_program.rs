@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn wait(running: &mut ChildProgram) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             if let Some(outcome) = running.outcome() {
                 return outcome;
@@ -222,7 +222,7 @@ mod tests {
     fn start_of_long_stderr_is_kept_and_escaped() {
         // Ten times the size of a pipe.
         let script = "printf 'a\\033[31mred\\nline\\n' >&2; head -c 655360 /dev/zero >&2; exit 3";
-        let mut running = shell(script, Duration::from_secs(60));
+        let mut running = shell(script, Duration::from_mins(1));
         assert_eq!(wait(&mut running), Err("exit status: 3".into()));
         let excerpt = running.stderr_excerpt().unwrap();
         assert!(excerpt.starts_with("a\\u{1b}[31mred; line; "), "{excerpt}");
@@ -231,7 +231,7 @@ mod tests {
             "{}",
             excerpt.len()
         );
-        let mut silent = shell("exit 0", Duration::from_secs(60));
+        let mut silent = shell("exit 0", Duration::from_mins(1));
         assert_eq!((wait(&mut silent), silent.stderr_excerpt()), (Ok(()), None));
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let file = dir.path().join("child");
         let script =
             format!("sleep 300 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display());
-        let mut running = shell(&script, Duration::from_secs(300));
+        let mut running = shell(&script, Duration::from_mins(5));
         while !file.exists() {
             assert_eq!(running.outcome(), None);
             std::thread::sleep(Duration::from_millis(2));

@@ -23,7 +23,7 @@ const MAX_RESPONSE_BYTES: u64 = 64 << 10;
 const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum `Retry-After` that is respected.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// Error of one attempt.
 #[derive(Clone, PartialEq, Debug)]

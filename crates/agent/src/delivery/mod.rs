@@ -224,7 +224,7 @@ mod tests {
         let (queue, thread) = DeliveryQueue::start(&shared, options, send).unwrap();
         queue.push(());
         drop(queue);
-        thread.join_until(Instant::now() + Duration::from_secs(60)).unwrap();
+        thread.join_until(Instant::now() + Duration::from_mins(1)).unwrap();
         let outcomes = shared.exports.counts().into_iter();
         let outcomes = outcomes.map(|((_, outcome), count)| format!("{outcome} {count}")).collect();
         (outcomes, attempts.load(std::sync::atomic::Ordering::Relaxed))

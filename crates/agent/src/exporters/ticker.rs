@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::{PublishedSnapshot, SnapshotFeed};
 
 /// Maximum wait at a time.
-const MAX_WAIT: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// Yields the latest snapshot once per interval.
 pub(super) struct Ticker {
@@ -113,7 +113,7 @@ pub(super) mod tests {
         assert_eq!(due, ticker.last.unwrap() + ticker.interval);
         assert_eq!(ticker.next(&feed).unwrap().published.sequence, 3);
         assert!(Instant::now() >= due, "a tick came too early");
-        ticker.due += Duration::from_secs(600);
+        ticker.due += Duration::from_mins(10);
         publish(&feed, 4);
         feed.close();
         let last = ticker.next(&feed).unwrap();
@@ -124,7 +124,7 @@ pub(super) mod tests {
     #[test]
     fn missed_intervals_are_counted() {
         let feed = SnapshotFeed::default();
-        let minute = Duration::from_secs(60);
+        let minute = Duration::from_mins(1);
         let mut ticker = Ticker::new(minute);
         ticker.due -= minute * 4;
         publish(&feed, 1);
@@ -132,7 +132,7 @@ pub(super) mod tests {
         // As if the last tick was four and a half minutes ago: one is due, and three were missed.
         let ago = minute * 9 / 2;
         ticker.due -= ago;
-        ticker.last = ticker.last.map(|last| last - ago);
+        ticker.last = ticker.last.map(|last| last.checked_sub(ago).unwrap());
         publish(&feed, 2);
         assert_eq!(ticker.next(&feed).unwrap().missed, 3);
         feed.close();

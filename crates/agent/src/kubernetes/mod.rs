@@ -16,7 +16,7 @@ use kubelet::Pods;
 
 /// Minimum time between two queries, and its maximum after failures.
 const MIN_REQUEST_INTERVAL: Duration = Duration::from_secs(5);
-const MAX_BACKOFF: Duration = Duration::from_secs(300);
+const MAX_BACKOFF: Duration = Duration::from_mins(5);
 
 /// Poll interval for shutdown.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

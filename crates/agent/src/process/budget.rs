@@ -77,7 +77,7 @@ const CPU_WINDOW: Duration = Duration::from_secs(10);
 const STEP_SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// A step is reverted after this long at less than half of the budget.
-const RECOVERY_TIME: Duration = Duration::from_secs(600);
+const RECOVERY_TIME: Duration = Duration::from_mins(10);
 
 /// Tracks the agent's usage and decides on degradation steps.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::io::output;
 use crate::live::program_socket::ProgramSocket;
 
 /// Time between two searches in a process.
-const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Searches in the background. Their results are published to all traces, also to this one.
 #[derive(Default)]

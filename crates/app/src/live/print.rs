@@ -77,7 +77,7 @@ pub(crate) fn print(
 ) -> Result<()> {
     match (view, format) {
         (LiveView::Activity, LiveFormat::Json) => {
-            writeln!(out, "{}", kernels::json::line(snapshot, context)?)?
+            writeln!(out, "{}", kernels::json::line(snapshot, context)?)?;
         }
         // Printed by the live report, which keeps what processes held before they exited.
         (LiveView::Explain, _) => {}
@@ -98,10 +98,10 @@ pub(crate) fn print(
         (LiveView::Allocations, LiveFormat::Text) => text::report(out, snapshot, context, style)?,
         (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, context, style)?,
         (LiveView::Groups(by), LiveFormat::Text) => {
-            text::groups::report(out, snapshot, context, style, (by, last.top))?
+            text::groups::report(out, snapshot, context, style, (by, last.top))?;
         }
         (LiveView::Activity, LiveFormat::Text) => {
-            kernels::text::report(out, snapshot, context, style)?
+            kernels::text::report(out, snapshot, context, style)?;
         }
     }
     out.flush()?;

@@ -19,7 +19,7 @@ use crate::io::output;
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// Time for an answer: a search for references takes at most 30 seconds of CPU time.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Maximum number of sites whose references are searched.
 const MAX_SITES: usize = 5;

@@ -16,7 +16,7 @@ use super::state::{MemoryBy, Overlay, Page, State, Tab};
 const MAX_FILTER_CHARS: usize = 100;
 
 /// Shortest and longest interval.
-const INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
+const INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
 /// Slowest and fastest replay.
 const SPEEDS: (f64, f64) = (1.0 / 16.0, 4096.0);
@@ -139,7 +139,7 @@ fn in_overlay(state: &mut State, key: KeyCode) -> bool {
             };
             state.columns = ProcessColumn::ALL.into_iter().filter(wanted).collect();
         }
-        (_, KeyCode::Char('q') | KeyCode::Esc | KeyCode::Char('?' | 'h' | 'o') | KeyCode::F(1)) => {
+        (_, KeyCode::Char('q' | '?' | 'h' | 'o') | KeyCode::Esc | KeyCode::F(1)) => {
             state.overlay = None;
         }
         _ => {}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// Time limit for a response.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// An HTTP response.
 pub struct Response {

@@ -119,7 +119,7 @@ impl Tracer {
 
     /// Reads reports until one satisfies the condition.
     pub fn wait_for(&mut self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             let report = self.next();
             if condition(&report) {

@@ -91,7 +91,7 @@ impl PodLogIndex {
         self.containers = entries(&self.dir.join("containers"))
             .filter_map(|(name, _)| {
                 let (id, mut names) = parse_container(&name)?;
-                names.uid = uids.get(&(&*names.namespace, &*names.pod)).cloned().cloned().flatten();
+                names.uid = uids.get(&(&*names.namespace, &*names.pod)).copied().cloned().flatten();
                 Some((id, names))
             })
             .collect();

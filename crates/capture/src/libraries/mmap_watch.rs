@@ -140,7 +140,7 @@ impl PerfBuffer {
         // SAFETY: attr is a valid, fully initialized structure of the size it states.
         let fd = unsafe {
             perf::perf_event_open(
-                &mut attr,
+                &raw mut attr,
                 -1,
                 cpu,
                 -1,

@@ -1,4 +1,5 @@
 //! Renders summary and advice of an alert from templates.
+#![allow(clippy::cast_possible_truncation, reason = "casts from floats saturate")]
 
 use crate::model::Bytes;
 
@@ -25,7 +26,7 @@ pub(super) fn render(template: &str, alert: &Alert) -> String {
             None => (),
             Some("value") => text.push_str(&format_value(alert, alert.value)),
             Some("threshold") => {
-                text.push_str(&format_value(alert, alert.rule.threshold.threshold_value()))
+                text.push_str(&format_value(alert, alert.rule.threshold.threshold_value()));
             }
             Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
                 Some((_, value)) => text.push_str(value),

@@ -5,6 +5,7 @@
 //! [`bands`]. [`peak`] and [`usage`] keep the part of the history that they need. [`lifetimes`]
 //! returns single allocations. [`phases`] measures the time between marks. [`fragmentation`] analyzes the final state of caches. [`bands`] and
 //! [`largest`] provide the data of charts. Verdicts are those of [`crate::ledger::FileLedger`].
+#![allow(clippy::cast_possible_truncation, reason = "fewer rows than 2^32")]
 
 pub mod bands;
 pub mod diff;

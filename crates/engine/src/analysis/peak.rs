@@ -6,6 +6,7 @@
 //! allocations at the peak are that list, plus all live ones that are old enough. Nothing is ever
 //! copied: the cost per change is constant, and memory is proportional to the allocations that are
 //! live now or were at a peak.
+#![allow(clippy::cast_possible_truncation, reason = "fewer rows than 2^32")]
 
 use std::cmp::Reverse;
 

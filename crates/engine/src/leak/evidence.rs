@@ -1,4 +1,5 @@
 //! Values that support a verdict.
+#![allow(clippy::cast_possible_truncation, reason = "fewer windows than 2^32")]
 
 use super::growth_run::GrowthRun;
 use super::usage_trend::median_slope;

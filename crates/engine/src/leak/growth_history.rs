@@ -4,6 +4,7 @@
 //! All sites of a trace share one grid of windows, so that histories can be added. Each site has
 //! its own first window, so that a site that starts late gets the same resolution. Idle time costs
 //! nothing: missing windows are filled in with the next change.
+#![allow(clippy::cast_possible_truncation, reason = "indices of windows are small")]
 
 use crate::model::{Bytes, Nanos, Timestamp};
 use crate::snapshot::SiteHistory;
@@ -223,12 +224,12 @@ impl GrowthHistory {
                 self.frees.low = self.frees.low.min(before.low);
             }
             for (index, size, count) in std::mem::take(&mut self.frees.by_window) {
-                self.frees.add(((old + index as u64) / 2 - first) as usize, size, count);
+                self.frees.add((u64::midpoint(old, index as u64) - first) as usize, size, count);
             }
         }
         let mut count = 0;
         for index in 0..self.windows.len() {
-            let target = ((old + index as u64) / 2 - first) as usize;
+            let target = (u64::midpoint(old, index as u64) - first) as usize;
             let Some(&window) = self.windows.get(index) else { break };
             if let Some(slot) = self.windows.get_mut(target) {
                 *slot = if target < count { slot.then(window) } else { window };
@@ -404,7 +405,7 @@ mod tests {
                 (random >> 33) % below
             };
             let mut held = Vec::new();
-            for _ in 0..next(60) + 1 {
+            for _ in 0..=next(60) {
                 at += next(3 * LENGTH);
                 if next(3) > 0 || held.is_empty() {
                     let size = next(100) + 1;

@@ -1,4 +1,5 @@
 //! Histogram of the lifetimes of freed allocations, by powers of two of nanoseconds.
+#![allow(clippy::cast_possible_truncation, reason = "a logarithm of 64 bits")]
 
 use crate::model::Nanos;
 

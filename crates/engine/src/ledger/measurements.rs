@@ -1,4 +1,5 @@
 //! Measurements: memory of one process between two points in time, which its program selects.
+#![allow(clippy::cast_possible_truncation, reason = "indices of points are small")]
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

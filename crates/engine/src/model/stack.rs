@@ -1,4 +1,5 @@
 //! Interned call stacks: a *site* is the stack that an allocation came from.
+#![allow(clippy::cast_possible_truncation, reason = "fewer stacks than 2^32")]
 
 use std::fmt;
 use std::ops::Deref;

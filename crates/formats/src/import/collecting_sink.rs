@@ -334,7 +334,7 @@ impl ImportSink for CollectingSink<'_> {
         } else if warnings.len() < MAX_WARNINGS {
             warnings.push(warning);
         } else if let Some(last) = warnings.last_mut() {
-            last.text = "other problems".to_owned();
+            "other problems".clone_into(&mut last.text);
             last.count = last.count.saturating_add(warning.count);
             last.inexact |= warning.inexact;
         }

@@ -169,7 +169,12 @@ fn set_up(generation: u32) -> Option<&'static mut ThreadState> {
         let key = KEY.load(Ordering::Relaxed);
         if key != u32::MAX {
             // SAFETY: the key exists; its value is passed to the destructor only.
-            unsafe { libc::pthread_setspecific(key, (entry as *mut ThreadState).cast::<c_void>()) };
+            unsafe {
+                libc::pthread_setspecific(
+                    key,
+                    std::ptr::from_mut::<ThreadState>(entry).cast::<c_void>(),
+                )
+            };
         }
         announce(tid);
         return Some(entry);

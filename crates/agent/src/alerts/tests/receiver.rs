@@ -73,7 +73,7 @@ fn read(stream: TcpStream) -> Option<(Request, TcpStream)> {
 fn serve(mut stream: TcpStream, response: &str) {
     if response.is_empty() {
         std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::from_mins(1));
             drop(stream);
         });
         return;

@@ -19,7 +19,7 @@ use crate::api::query::NoQuery;
 use crate::api::response::{ApiError, ApiResult};
 
 /// Age at which a stream ends. Clients connect again, with their token.
-const MAX_STREAM_AGE: Duration = Duration::from_secs(10 * 60);
+const MAX_STREAM_AGE: Duration = Duration::from_mins(10);
 
 /// Time without a snapshot after which a comment is sent, so that an ended client is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(10);

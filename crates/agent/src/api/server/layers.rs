@@ -18,7 +18,7 @@ use crate::api::response::ApiError;
 use crate::api::{Api, routes};
 
 /// Time for a response, most of which is waiting for CPU time.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Headers of every response: no content sniffing, no caching, no scripts, no use by other pages.
 const SECURITY_HEADERS: [(HeaderName, &str); 5] = [

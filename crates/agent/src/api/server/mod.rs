@@ -41,8 +41,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Age beyond which a connection is closed after its response, and then at once.
-const MAX_CONNECTION_AGE: Duration = Duration::from_secs(5 * 60);
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+const MAX_CONNECTION_AGE: Duration = Duration::from_mins(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Poll interval for shutdown.
 const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(200);

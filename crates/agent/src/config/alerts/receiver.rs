@@ -138,7 +138,7 @@ impl ReceiverConfig {
                 "`repeat_interval` must be at least 1s, or 0s for never",
             ),
             (
-                self.max_retry_time() <= Duration::from_secs(3600),
+                self.max_retry_time() <= Duration::from_hours(1),
                 "`max_retry_time` must be at most 1h",
             ),
             (

@@ -39,7 +39,7 @@ const QUEUE_COMMANDS: usize = 256;
 const MAX_SITES_PER_HOLDER: usize = 50;
 
 /// How often suppressed errors are logged.
-const SUPPRESSED_LOG_INTERVAL: Duration = Duration::from_secs(60);
+const SUPPRESSED_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Keeps recent events, detects out-of-memory errors, and hands incidents to the writer thread.
 pub(crate) struct IncidentCollector {

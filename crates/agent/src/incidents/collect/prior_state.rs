@@ -60,7 +60,7 @@ impl PriorState {
                 }
             }
             EventKind::Gpus(gpus) => {
-                self.with(event.pid, |process| process.gpus = Some(gpus.clone()))
+                self.with(event.pid, |process| process.gpus = Some(gpus.clone()));
             }
             EventKind::Allocator(allocator, tracking) => self.with(event.pid, |process| {
                 process.allocators.insert(*allocator, *tracking);

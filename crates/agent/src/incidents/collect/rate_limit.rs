@@ -8,7 +8,7 @@ use engine::model::ProcessKey;
 /// Maximum number of processes whose last incident is remembered.
 const MAX_PROCESSES: usize = 4096;
 
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 
 /// Limits incidents per process and per hour.
 pub(crate) struct IncidentRateLimiter {

@@ -50,9 +50,9 @@ impl Redactor {
             let end = rest.find(|c| is_path_part(c) != is_part).unwrap_or(rest.len());
             let (word, after) = rest.split_at(end);
             if is_part {
-                redacted += &self.word(word)
+                redacted += &self.word(word);
             } else {
-                redacted += word
+                redacted += word;
             }
             rest = after;
         }

@@ -168,7 +168,7 @@ impl ReportRequest<'_> {
                 })?;
                 let (summary, peak) = (summary.finish(top), peak.finish());
                 let state = input.info.end_state(suspects);
-                self.write(out, &input, AnalysisResult::Summary(&summary, &peak, &state))?
+                self.write(out, &input, AnalysisResult::Summary(&summary, &peak, &state))?;
             }
             AnalysisArg::Leaks => {
                 let (mut groups, mut suspects) = (GroupTable::new(scope), FileLedger::new(scope));
@@ -177,30 +177,30 @@ impl ReportRequest<'_> {
                     suspects.observe(change);
                 })?;
                 let state = input.info.end_state(suspects);
-                self.write(out, &input, AnalysisResult::Leaks(&LeakReport::of(&groups), &state))?
+                self.write(out, &input, AnalysisResult::Leaks(&LeakReport::of(&groups), &state))?;
             }
             AnalysisArg::Sites => {
                 let mut summary = SummaryAnalysis::new(scope);
                 input = read(&mut |change| summary.observe(change))?;
                 let top = self.top().unwrap_or(usize::MAX);
-                self.write(out, &input, AnalysisResult::Sites(&summary.finish(top)))?
+                self.write(out, &input, AnalysisResult::Sites(&summary.finish(top)))?;
             }
             AnalysisArg::Libraries => {
                 let mut summary = SummaryAnalysis::new(scope);
                 input = read(&mut |change| summary.observe(change))?;
-                self.write(out, &input, AnalysisResult::Libraries(&summary.finish(usize::MAX)))?
+                self.write(out, &input, AnalysisResult::Libraries(&summary.finish(usize::MAX)))?;
             }
             AnalysisArg::Peak => {
                 let mut peak = PeakAnalysis::new(scope);
                 input = read(&mut |change| peak.observe(change))?;
-                self.write(out, &input, AnalysisResult::Peak(&peak.finish()))?
+                self.write(out, &input, AnalysisResult::Peak(&peak.finish()))?;
             }
             AnalysisArg::Usage => {
                 let mut usage = UsageAnalysis::new(scope, self.points());
                 input = read(&mut |change| usage.observe(change))?;
                 let report = usage.finish();
                 let overlays = smi_overlay::read(&options.overlay, &report, &input)?;
-                self.write(out, &input, AnalysisResult::Usage(&report, &overlays))?
+                self.write(out, &input, AnalysisResult::Usage(&report, &overlays))?;
             }
             AnalysisArg::Marks => {
                 // Phases are known once the file was read, so it is read twice.
@@ -208,7 +208,7 @@ impl ReportRequest<'_> {
                 let phases = input::read(&options.file, selection, &mut |_| ())?.info.phases();
                 let mut usage = PhaseAnalysis::new(scope, phases);
                 input = read(&mut |change| usage.observe(change))?;
-                self.write(out, &input, AnalysisResult::Marks(&usage.finish()))?
+                self.write(out, &input, AnalysisResult::Marks(&usage.finish()))?;
             }
             AnalysisArg::Fragmentation => {
                 input = read(&mut |_| ())?;
@@ -218,7 +218,7 @@ impl ReportRequest<'_> {
                         "the file has no free-block data, so --would-fit cannot be answered",
                     );
                 }
-                self.write(out, &input, AnalysisResult::Fragmentation(&view))?
+                self.write(out, &input, AnalysisResult::Fragmentation(&view))?;
             }
         }
         Ok(gate.map_or(Outcome::Success, |gate| gate.evaluate(&input.info)))

@@ -18,7 +18,7 @@ use crate::top::frame::{HostFrame, TopFrame};
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Longest time between two frames after the end of the command.
-const LONG: Duration = Duration::from_secs(3600);
+const LONG: Duration = Duration::from_hours(1);
 
 /// A trace of this host.
 pub(crate) struct LiveSource {

@@ -25,7 +25,7 @@ const FRAMES_PER_DISTANCE: u32 = 30;
 const MIN_DISTANCE_NANOS: u64 = 1_000_000_000;
 
 /// Time between two frames that are the same.
-const LONG: Duration = Duration::from_secs(3600);
+const LONG: Duration = Duration::from_hours(1);
 
 /// A recording that is being read.
 pub(crate) struct ReplaySource {

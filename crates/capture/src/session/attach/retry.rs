@@ -8,7 +8,7 @@ use crate::files::FileId;
 /// Minimum and maximum time until a failure is retried. A shortage can pass, and the content of a
 /// file or the file of an inode can change.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The last attempt for one file.
 struct Attempt<T, E> {

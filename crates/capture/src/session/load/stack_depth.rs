@@ -93,7 +93,7 @@ fn function(
         match one.operation {
             MOVE => is_frame[usize::from(one.target)] = one.source == FRAME,
             ADD if is_frame[usize::from(one.target)] => {
-                stack_bytes = stack_bytes.max(one.number.unsigned_abs())
+                stack_bytes = stack_bytes.max(one.number.unsigned_abs());
             }
             CALL if one.source == OWN_FUNCTION => calls.extend(match target(at) {
                 // Kernel functions have no section.

@@ -84,10 +84,7 @@ impl DrapFinder {
         let encoding = function.cie().encoding();
         let CfaRule::Expression(stack) = row.cfa() else { return None };
         let (stack, is_read) = frame_pointer_offset(stack.get(&frames).ok()?, encoding)?;
-        let frame = match row.register(X86_64::RBP)? {
-            RegisterRule::Expression(frame) => frame,
-            _ => return None,
-        };
+        let RegisterRule::Expression(frame) = row.register(X86_64::RBP)? else { return None };
         let (frame, is_slot_read) = frame_pointer_offset(frame.get(&frames).ok()?, encoding)?;
         (is_read && !is_slot_read).then_some(DrapRule { stack, frame })
     }

@@ -54,7 +54,7 @@ pub(crate) fn dwarf(path: &Path) -> bool {
         assert!(!frames.is_empty());
         for frame in frames.iter() {
             let file = frame.file.as_ref().map_or(0, |file| file.len());
-            assert!(frame.function.len().max(file) <= MAX_NAME_BYTES, "{} bytes", file);
+            assert!(frame.function.len().max(file) <= MAX_NAME_BYTES, "{file} bytes");
             named |= !frame.function.is_empty();
         }
     }

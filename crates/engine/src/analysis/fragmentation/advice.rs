@@ -1,5 +1,6 @@
 //! Recommended allocator settings, each with the values that support it. Takes the current settings
 //! into account.
+#![allow(clippy::cast_possible_truncation, reason = "a constant percentage")]
 
 use std::collections::BTreeSet;
 

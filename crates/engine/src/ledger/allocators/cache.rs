@@ -1,4 +1,5 @@
 //! Blocks of one allocator by address, and the totals of its pools.
+#![allow(clippy::cast_possible_truncation, reason = "fewer pools than 2^16")]
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;

@@ -280,7 +280,7 @@ impl Process {
                 self.physical.reserve(address, bytes, event.time);
             }
             VmmCall::Unreserve { address, .. } => {
-                self.physical.unreserve(address, event.entry_time)
+                self.physical.unreserve(address, event.entry_time);
             }
         }
     }

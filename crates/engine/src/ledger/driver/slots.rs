@@ -1,4 +1,5 @@
 //! Values with stable indices.
+#![allow(clippy::cast_possible_truncation, reason = "fewer slots than 2^32")]
 
 /// Values by index. Indices of removed values are used again.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! An entry is one cache line. It contains the links of every list and tree that it is part of, so
 //! these need no memory of their own: a live allocation costs its entry and a few bytes of index,
 //! whatever its size. Empty chunks are freed, so memory use falls after a peak.
+#![allow(clippy::cast_possible_truncation, reason = "fewer slots than 2^32")]
 
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};

@@ -1,5 +1,5 @@
-//! Memory and objects of each site of a process, by kind: live now, and since the start. All values
-//! are updated with every event, at the cost of one lookup.
+//! Memory and objects of each site of a process, by kind. Updated with every event, in one lookup.
+#![allow(clippy::cast_possible_truncation, reason = "fewer rows than 2^32, and hashes")]
 
 use std::hash::BuildHasher;
 

@@ -1,4 +1,5 @@
 //! Verdicts on the sites of a process: see [`crate::leak`].
+#![allow(clippy::cast_possible_truncation, reason = "casts from floats saturate")]
 
 use std::cmp::Reverse;
 

@@ -3,6 +3,10 @@
 //! A block of `s` bytes is sampled with probability 1 - exp(-s/T - 1/16), where T is the interval: large
 //! blocks always, small ones by their bytes, and at least one in 16. It stands for 1/p blocks of
 //! its size, so sums over sampled blocks are unbiased estimates.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "a logarithm of 64 bits; casts from floats saturate"
+)]
 
 use crate::model::Bytes;
 

@@ -38,7 +38,7 @@ impl RowEncoder for JsonEncoder<'_> {
                 Cell::Null => self.out.write_all(b"null")?,
                 // Many JSON readers lose precision on 64-bit numbers.
                 Cell::Number(value) if *of == ColumnType::Hex => {
-                    write!(self.out, "\"{value:#x}\"")?
+                    write!(self.out, "\"{value:#x}\"")?;
                 }
                 Cell::Number(value) => write!(self.out, "{value}")?,
                 Cell::Signed(value) if *of == ColumnType::Time => {

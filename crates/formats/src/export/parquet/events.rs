@@ -30,7 +30,7 @@ pub fn recorded_host(path: &Path, lookup: FunctionLookup) -> Result<RecordedHost
     while let Some(row) = reader.next_row()? {
         match row {
             RecordingRow::About { key, value } if &*key == "hostname" => {
-                host.hostname = Some(value.into())
+                host.hostname = Some(value.into());
             }
             RecordingRow::Clock(clock) => {
                 let utc = clock.utc_nanos();

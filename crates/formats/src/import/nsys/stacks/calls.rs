@@ -135,7 +135,7 @@ impl RowReader<6> for CallReader<'_> {
                 (Some(chain), _) => *slot = chain,
                 // The row with the chain may come before or after this one.
                 (None, Ok(name)) if *slot & NAME_FLAG != 0 && name < NAME_FLAG - 1 => {
-                    *slot = name | NAME_FLAG
+                    *slot = name | NAME_FLAG;
                 }
                 _ => {}
             }

@@ -144,7 +144,7 @@ pub(crate) fn segment(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Val
             (KnownString::IsExpandable, Value::Bool(yes)) => segment.expandable = yes,
             (KnownString::Frames, Value::Site(site)) => segment.site = site,
             (KnownString::Blocks, Value::List(run)) if run.item == RunItem::Block => {
-                segment.blocks = run
+                segment.blocks = run;
             }
             _ => {}
         }

@@ -74,7 +74,10 @@ fn keys(view: &View<'_>) -> Vec<String> {
         let place = location(leak.stack, &[]);
         let key = format!("{} {} {place}", leak.program, leak.resource.name());
         let key = sanitize(&key).into_owned();
-        let number = (1..).find(|number| seen.insert((key.clone(), *number))).unwrap_or(1);
+        let mut number = 1;
+        while !seen.insert((key.clone(), number)) {
+            number += 1;
+        }
         if number == 1 { key } else { format!("{key} {number}") }
     };
     view.leaks.iter().map(key).collect()

@@ -146,8 +146,7 @@ impl ProcessItem {
     pub fn of(row: &ProcessRow<'_>, view: &View<'_>) -> Self {
         let process = row.process;
         // On a host with one GPU, memory on an unknown device is there.
-        let only =
-            view.gpus.iter().filter_map(|gpu| gpu.gpu).next().filter(|_| view.gpus.len() == 1);
+        let only = view.gpus.iter().find_map(|gpu| gpu.gpu).filter(|_| view.gpus.len() == 1);
         let mut gpus: Vec<u16> =
             process.devices.iter().filter_map(|row| Some(row.gpu.or(only)?.0)).collect();
         gpus.sort_unstable();
