@@ -68,27 +68,49 @@ pub(crate) struct Row {
     pub(crate) stack_words: u8,
     /// The function is to be wrapped.
     pub(crate) is_wanted: u8,
-    /// [`DRIVER`] or [`TORCH`].
-    pub(crate) library: u8,
-    /// Search for PyTorch's functions after this call: PyTorch may have been loaded meanwhile.
-    pub(crate) retries_torch: u8,
-    pub(crate) reserved: [u8; 4],
+    pub(crate) reserved: [u8; 6],
     pub(crate) symbol: [u8; MAX_SYMBOL],
 }
 
-/// The row is a function of the driver.
-pub(crate) const DRIVER: u8 = 0;
-/// The row is a function of `libc10.so`, which PyTorch's caching allocator calls for each block.
-pub(crate) const TORCH: u8 = 1;
-
-/// Action of a row of [`TORCH`]; its `measure` is an `enum vs_block_call`. Not part of `wire.h`:
-/// the probes have separate programs for these functions.
-pub(crate) const TENSOR_ACTION: u8 = 255;
-
 /// Maximum number of functions of a newer driver whose calls are counted.
 pub(crate) const MAX_UNKNOWN: usize = 256;
-/// Numbers of functions: rows of the hook table, then unknown functions.
-pub(crate) const FUNCTIONS: usize = VS_MAX_HOOKS + MAX_UNKNOWN;
+/// Number of the first function of an allocator. Its number modulo [`BLOCK_CALLS`] is the
+/// `enum vs_block_call`.
+pub(crate) const FIRST_BLOCK_FUNCTION: usize = VS_MAX_HOOKS + MAX_UNKNOWN;
+/// Number of kinds of functions of allocators.
+pub(crate) const BLOCK_CALLS: usize = 8;
+/// Maximum number of functions of each kind: copies of a function, or of a library.
+const MAX_BLOCK_FUNCTIONS: usize = 16;
+/// Numbers of functions: rows of the hook table, unknown functions, functions of allocators.
+pub(crate) const FUNCTIONS: usize = FIRST_BLOCK_FUNCTION + BLOCK_CALLS * MAX_BLOCK_FUNCTIONS;
+
+/// Number of allocators.
+pub(crate) const ALLOCATORS: usize = 5;
+
+/// Whether the blocks of an allocator are recorded.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct AllocatorInfo {
+    /// Since when: monotonic nanoseconds.
+    pub(crate) since: AtomicU64,
+    /// [`AllocatorState`]; 0 while its library is not loaded.
+    pub(crate) state: AtomicU32,
+}
+
+/// State of an allocator whose library is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AllocatorState {
+    /// Its blocks are recorded.
+    Tracked = 1,
+    /// The library with its functions is not loaded.
+    NoLibrary = 2,
+    /// The library does not have the functions in its symbol table.
+    NoSymbol = 3,
+    /// The file of the library cannot be read.
+    Unreadable = 4,
+    /// The functions cannot be wrapped safely.
+    AttachFailed = 5,
+}
 
 /// A memory function of the driver that the hook table does not have.
 #[derive(Debug)]
@@ -235,15 +257,15 @@ pub(crate) struct Header {
     /// Version of `python`: odd while it is written.
     pub(crate) python_version: AtomicU32,
     pub(crate) python: WirePython,
-    /// [`RowState`] by function. Those of PyTorch can change later.
+    /// [`RowState`] by function. Those of allocators can change later.
     pub(crate) rows: [AtomicU8; FUNCTIONS],
     pub(crate) unknown: [UnknownFunction; MAX_UNKNOWN],
-    /// When PyTorch's functions were wrapped: monotonic nanoseconds, or 0.
-    pub(crate) torch_since: AtomicU64,
+    /// The allocators, in the order of `Allocator`.
+    pub(crate) allocators: [AllocatorInfo; ALLOCATORS],
     /// Address of the jump of each wrapped function; else 0.
-    pub(crate) jump_addresses: [u64; FUNCTIONS],
+    pub(crate) jump_addresses: [AtomicU64; FUNCTIONS],
     /// Code of the jumps, in the lowest bytes.
-    pub(crate) jumps: [u64; FUNCTIONS],
+    pub(crate) jumps: [AtomicU64; FUNCTIONS],
     pub(crate) losses: Losses,
     pub(crate) records: Ring,
     pub(crate) stacks: Ring,

@@ -4,8 +4,10 @@
 //!
 //! The program must not be affected. In case of doubt a function, or the whole driver, is not
 //! wrapped, and the collector reports what is missing. Wrapped calls take no lock, allocate nothing
-//! and make no system call, except the first call of a thread and of a forked child.
+//! and make no system call, except the first call of a thread, of a forked child and from a new call
+//! site.
 
+mod allocators;
 mod arch;
 mod area;
 mod calls;

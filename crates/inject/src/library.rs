@@ -1,4 +1,4 @@
-//! Libraries whose functions are wrapped: the driver and PyTorch's `libc10.so`.
+//! The driver as a loaded library.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -74,28 +74,6 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Finds the path of `libc10.so`; some distributions add a version.
-unsafe extern "C" fn each_name(
-    info: *mut libc::dl_phdr_info,
-    _size: usize,
-    found: *mut c_void,
-) -> c_int {
-    // SAFETY: the dynamic linker passes a valid structure, and `torch` its own path.
-    let (info, found) = unsafe { (&*info, &mut *found.cast::<Option<CString>>()) };
-    if info.dlpi_name.is_null() {
-        return 0;
-    }
-    // SAFETY: the name is a string.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-    let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let rest = name.strip_prefix(b"libc10.so");
-    if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b".")) {
-        return 0;
-    }
-    *found = Some(path.to_owned());
-    1
-}
-
 /// Search for the segments of the library at a base address.
 struct SegmentSearch {
     base: u64,
@@ -135,15 +113,7 @@ impl Library {
         Self::loaded(c"libcuda.so.1")
     }
 
-    /// Returns PyTorch's `libc10.so`, if this process has loaded it.
-    pub(crate) fn torch() -> Option<Self> {
-        let mut path: Option<CString> = None;
-        // SAFETY: the callback gets the path, which lives through the call.
-        unsafe { libc::dl_iterate_phdr(Some(each_name), (&raw mut path).cast()) };
-        Self::loaded(&path?)
-    }
-
-    /// Returns a loaded library by its name or path; never loads it.
+    /// Returns a loaded library by its name; never loads it.
     fn loaded(name: &CStr) -> Option<Self> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: the name is zero-terminated.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::area::{Control, FUNCTIONS, Header, Offsets, Row, StartFailure};
 use crate::calls::{graph, thread};
-use crate::shared;
+use crate::{allocators, shared};
 
 /// Not started, or a forked child.
 const NEW: u32 = 0;
@@ -53,9 +53,6 @@ static ROWS: [RowInfo; FUNCTIONS] = [const {
 
 /// Names of the functions that the hook table does not have.
 pub(crate) static UNKNOWN: OnceLock<Vec<CString>> = OnceLock::new();
-
-/// When PyTorch's functions were wrapped, as in the areas.
-pub(crate) static TORCH_SINCE: AtomicU64 = AtomicU64::new(0);
 
 /// A function in this process.
 pub(crate) struct RowInfo {
@@ -167,6 +164,20 @@ pub(crate) fn fail(failure: StartFailure) {
     state().store(OFF, Ordering::Release);
 }
 
+/// Returns whether memory of this process is readable.
+pub(crate) fn is_readable(address: u64, bytes: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let holds = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let (start, end) =
+            (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let is_inside = start <= address && address.checked_add(bytes)? <= end;
+        Some(is_inside && rest.starts_with('r'))
+    };
+    maps.lines().any(|line| holds(line) == Some(true))
+}
+
 /// Creates the area and starts recording calls.
 pub(crate) fn start() -> bool {
     if !prepare_state() || !thread::prepare() {
@@ -215,19 +226,44 @@ pub(crate) fn resume() -> bool {
     if new.is_err() {
         return false;
     }
+    keep_errno(|| {
+        // The parent's area must not be written.
+        HEADER.store(ptr::null_mut(), Ordering::Release);
+        thread::reset_after_fork();
+        graph::reset_after_fork();
+        allocators::reset_after_fork();
+        let started = shared::is_collected() && create_area();
+        if !started {
+            fail(StartFailure::NoArea);
+        }
+        started
+    })
+}
+
+/// Calls a function that makes system calls, and restores the program's error number.
+pub(crate) fn keep_errno<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: the location of the calling thread's error number.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    // The parent's area must not be written.
-    HEADER.store(ptr::null_mut(), Ordering::Release);
-    thread::reset_after_fork();
-    graph::reset_after_fork();
-    let started = shared::is_collected() && create_area();
-    if !started {
-        fail(StartFailure::NoArea);
-    }
-    // SAFETY: as above. Restores the program's error number.
+    let result = run();
+    // SAFETY: as above.
     unsafe { *errno = before };
-    started
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mapped_memory_is_readable() {
+        let word = Box::new(7_u64);
+        assert!(is_readable(&raw const *word as u64, 8));
+        for (address, bytes) in
+            [(0, 8), (8, 8), (u64::MAX - 3, 8), (&raw const *word as u64, 1 << 60)]
+        {
+            assert!(!is_readable(address, bytes), "{address:x} {bytes}");
+        }
+    }
 }

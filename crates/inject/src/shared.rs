@@ -12,8 +12,8 @@ use crate::area::{
     StartFailure, mappings_file,
 };
 use crate::calls::emit;
-use crate::process;
 use crate::wire::{Process, VS_PROCESS};
+use crate::{allocators, process};
 
 /// The collector's directory.
 static DIRECTORY: OnceLock<CString> = OnceLock::new();
@@ -227,13 +227,16 @@ fn fill(file: &Descriptor, control: &Control, pid: u32, number: u32) -> Option<N
         (*header).number = number;
         (*header).uid = uid;
         (*header).start = start;
-        let since = process::TORCH_SINCE.load(Ordering::Relaxed);
-        (*header).torch_since.store(since, Ordering::Relaxed);
+        for (to, from) in (*header).allocators.iter().zip(allocators::states()) {
+            to.since.store(from.since.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.state.store(from.state.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         for hook in 0..FUNCTIONS {
             let row = process::row_info(hook);
             (*header).rows[hook].store(row.state.load(Ordering::Relaxed) as u8, Ordering::Relaxed);
-            (*header).jump_addresses[hook] = row.jump_address.load(Ordering::Relaxed);
-            (*header).jumps[hook] = row.jump.load(Ordering::Relaxed);
+            let at = row.jump_address.load(Ordering::Relaxed);
+            (*header).jump_addresses[hook].store(at, Ordering::Relaxed);
+            (*header).jumps[hook].store(row.jump.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         for (index, name) in process::UNKNOWN.get().into_iter().flatten().enumerate() {
             let to = &mut (*header).unknown[index].name;

@@ -5,8 +5,9 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::allocators;
 use crate::area::{
-    CHAIN_VARIABLE, Control, DIR_VARIABLE, DRIVER, MAX_UNKNOWN, Row, RowState, StartFailure, TORCH,
+    CHAIN_VARIABLE, Control, DIR_VARIABLE, MAX_UNKNOWN, Row, RowState, StartFailure,
 };
 use crate::calls::{emit, python};
 use crate::code::{NearbyCode, PreparedFunction, patch};
@@ -41,14 +42,14 @@ pub(crate) fn start() {
 fn wrap() -> Result<(), StartFailure> {
     let control = process::control().ok_or(StartFailure::NoArea)?;
     let driver = Library::driver().ok_or(StartFailure::NoDriver)?;
-    let prepared = prepare(control, &driver, DRIVER)?;
+    let prepared = prepare(control, &driver)?;
     if !process::start() {
         return Err(StartFailure::NoArea);
     }
     if !patch(&prepared) {
         return Err(StartFailure::Protected);
     }
-    wrap_torch();
+    allocators::search();
     if control.stacks.load(Ordering::Relaxed) != VS_STACKS_OFF && python::is_loaded() {
         wait_until_examined();
     }
@@ -68,39 +69,7 @@ fn wait_until_examined() {
     }
 }
 
-/// Wraps the functions of PyTorch if it is loaded and tensors are traced. If that fails, driver
-/// calls are still recorded.
-#[cold]
-pub(crate) fn wrap_torch() {
-    static WRAPPED: AtomicBool = AtomicBool::new(false);
-    let Some(control) = process::control().filter(|control| control.blocks != 0) else { return };
-    if WRAPPED.load(Ordering::Relaxed) {
-        return;
-    }
-    let Some(library) = Library::torch() else { return };
-    if WRAPPED.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let prepared = prepare(control, &library, TORCH);
-    let is_patched = prepared.is_ok_and(|prepared| patch(&prepared));
-    let since = emit::now();
-    process::TORCH_SINCE.store(since, Ordering::Relaxed);
-    if let Some(area) = process::area() {
-        area.header.torch_since.store(since, Ordering::Relaxed);
-    }
-    for (hook, row) in control.rows.iter().enumerate().filter(|(_, row)| row.library == TORCH) {
-        let state = &process::row_info(hook).state;
-        if !is_patched && row.is_wanted != 0 {
-            state.store(RowState::UnknownPrologue as u32, Ordering::Relaxed);
-        }
-        if let Some(area) = process::area() {
-            let state = state.load(Ordering::Relaxed) as u8;
-            area.header.rows[hook].store(state, Ordering::Release);
-        }
-    }
-}
-
-/// Functions of a library whose entries were moved. The functions are not changed yet.
+/// Functions of the driver whose entries were moved. The functions are not changed yet.
 struct Preparation<'a> {
     library: &'a Library,
     code: NearbyCode,
@@ -136,20 +105,15 @@ impl Preparation<'_> {
     }
 }
 
-/// Moves the entries of all wanted functions of a library, and of the driver's unknown ones.
-fn prepare(
-    control: &Control,
-    library: &Library,
-    kind: u8,
-) -> Result<Vec<PreparedFunction>, StartFailure> {
+/// Moves the entries of all wanted functions of the driver, and of its unknown ones.
+fn prepare(control: &Control, library: &Library) -> Result<Vec<PreparedFunction>, StartFailure> {
     let (low, high) = library.code();
     let rows = control.rows.get(..control.rows_used as usize).unwrap_or(&[]);
-    let unknown = if kind == DRIVER { unknown_functions(rows, library) } else { Vec::new() };
+    let unknown = unknown_functions(rows, library);
     let functions = (rows.len() + unknown.len()).max(1);
     let code = NearbyCode::reserve(low, high, functions).ok_or(StartFailure::NoSpaceNearby)?;
     let mut all = Preparation { library, code, prepared: Vec::new(), addresses: Vec::new() };
-    let wanted = |row: &Row| row.is_wanted != 0 && row.library == kind;
-    for (hook, row) in rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
+    for (hook, row) in rows.iter().enumerate().filter(|(_, row)| row.is_wanted != 0) {
         if let Some(name) = symbol(&row.symbol) {
             all.add(hook, &name);
         }
@@ -157,9 +121,7 @@ fn prepare(
     for (index, name) in unknown.iter().enumerate() {
         all.add(VS_MAX_HOOKS + index, name);
     }
-    if kind == DRIVER {
-        let _ = process::UNKNOWN.set(unknown);
-    }
+    let _ = process::UNKNOWN.set(unknown);
     if all.code.seal() { Ok(all.prepared) } else { Err(StartFailure::Protected) }
 }
 

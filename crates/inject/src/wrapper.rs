@@ -91,9 +91,16 @@ impl Frame {
 
 unsafe extern "C" {
     fn vramscope_wrapper();
+    fn vramscope_block_wrapper();
 }
 
 /// Returns the address of the wrapper.
 pub(crate) fn address() -> u64 {
     vramscope_wrapper as *const () as u64
+}
+
+/// Returns the address of the wrapper for functions of allocators. It always passes, and restores all
+/// registers.
+pub(crate) fn block_address() -> u64 {
+    vramscope_block_wrapper as *const () as u64
 }

@@ -1,8 +1,7 @@
 //! The hook table in the form that the library reads.
 
-use super::area::{DRIVER, MAX_SYMBOL, Row, TENSOR_ACTION, TORCH};
-use crate::hooks::{CallSemantics, HOOKS, HookGroup};
-use crate::libraries::TORCH_FUNCTIONS;
+use super::area::{MAX_SYMBOL, Row};
+use crate::hooks::{HOOKS, HookGroup};
 use crate::session::SessionOptions;
 
 /// Functions with arguments on the stack, and their size in 8-byte words: they have more than six
@@ -40,19 +39,9 @@ pub(super) fn fill(rows: &mut [Row], options: &SessionOptions) -> usize {
         row.hook = hook.to_wire(options.objects);
         row.stack_words = stack_words(hook.symbol);
         row.is_wanted = is_wanted.into();
-        row.library = DRIVER;
-        row.retries_torch = (hook.semantics == CallSemantics::PrimaryRetain).into();
         set_symbol(row, hook.symbol.as_bytes());
     }
-    let tensors = rows.get_mut(HOOKS.len()..).unwrap_or_default();
-    for (row, (symbol, call)) in tensors.iter_mut().zip(TORCH_FUNCTIONS) {
-        row.hook.action = TENSOR_ACTION;
-        row.hook.measure = call as u8;
-        row.is_wanted = options.allocators.is_enabled().into();
-        row.library = TORCH;
-        set_symbol(row, symbol);
-    }
-    (HOOKS.len() + TORCH_FUNCTIONS.len()).min(rows.len())
+    HOOKS.len().min(rows.len())
 }
 
 fn set_symbol(row: &mut Row, symbol: &[u8]) {
@@ -175,6 +164,5 @@ mod tests {
     #[test]
     fn symbols_fit_into_rows() {
         assert!(HOOKS.iter().all(|hook| hook.symbol.len() < MAX_SYMBOL));
-        assert!(TORCH_FUNCTIONS.iter().all(|(symbol, _)| symbol.len() < MAX_SYMBOL));
     }
 }

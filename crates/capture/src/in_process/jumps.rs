@@ -1,7 +1,8 @@
-//! Checks that the jumps in the driver functions of a process are intact. A probe of another tool
+//! Checks that the jumps in the wrapped functions of a process are intact. A probe of another tool
 //! can replace one: calls of the function are then not recorded, and values of the process not
 //! exact.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
@@ -29,22 +30,35 @@ impl Default for Jumps {
 }
 
 impl Jumps {
-    /// Returns the functions whose jump was replaced since the last call; checks once per
-    /// [`CHECK_INTERVAL`].
-    pub(super) fn replaced(&mut self, pid: Pid, header: &Header) -> Vec<Box<str>> {
+    /// Returns the functions whose jump was replaced since the last call: of the driver, and of
+    /// allocators. Checks once per [`CHECK_INTERVAL`].
+    pub(super) fn replaced(&mut self, pid: Pid, header: &Header) -> [Vec<Box<str>>; 2] {
         if Instant::now() < self.next {
-            return Vec::new();
+            return Default::default();
         }
         self.next = Instant::now() + CHECK_INTERVAL;
-        let functions: Vec<(usize, Box<str>)> = Area::functions(header)
-            .filter(|(function, _)| is_wrapped(&header.rows[*function]))
-            .collect();
+        [
+            self.replaced_of(pid, header, Area::functions(header)),
+            // Their libraries can be unloaded.
+            self.replaced_of(pid, header, Area::block_functions()),
+        ]
+    }
+
+    fn replaced_of(
+        &mut self,
+        pid: Pid,
+        header: &Header,
+        functions: impl Iterator<Item = (usize, Box<str>)>,
+    ) -> Vec<Box<str>> {
+        let functions: Vec<(usize, Box<str>)> =
+            functions.filter(|(function, _)| is_wrapped(&header.rows[*function])).collect();
+        let address = |function: usize| header.jump_addresses[function].load(Ordering::Relaxed);
         let addresses: Vec<u64> =
-            functions.iter().map(|(function, _)| header.jump_addresses[*function]).collect();
+            functions.iter().map(|(function, _)| address(*function)).collect();
         let Some(found) = read(pid, &addresses) else { return Vec::new() };
         let mut names = Vec::new();
         for ((function, name), found) in functions.into_iter().zip(found) {
-            let expected = header.jumps[function].to_le_bytes();
+            let expected = header.jumps[function].load(Ordering::Relaxed).to_le_bytes();
             if found[..] != expected[..JUMP] && !self.replaced.contains(&function) {
                 self.replaced.push(function);
                 names.push(name);

@@ -9,12 +9,13 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::model::blocks::BlockTracking;
+use engine::model::blocks::{Allocator, BlockTracking, BlocksUnavailable};
 use engine::model::ids::Pid;
+use engine::model::units::Timestamp;
 
 use super::area::{
-    COMPLETE, Header, LAYOUT_VERSION, MAGIC, Offsets, RECORD_HEADER, RecordHeader, Ring, Sizes,
-    UnknownFunction,
+    ALLOCATORS, AllocatorState, BLOCK_CALLS, COMPLETE, FIRST_BLOCK_FUNCTION, FUNCTIONS, Header,
+    LAYOUT_VERSION, MAGIC, Offsets, RECORD_HEADER, RecordHeader, Ring, Sizes, UnknownFunction,
 };
 use super::jumps::Jumps;
 use super::known_stack_store::KnownStackStore;
@@ -81,6 +82,36 @@ pub(super) struct Consumed {
     pub(super) abandoned: u64,
 }
 
+/// The allocators in the order of the header.
+const ALLOCATOR_ORDER: [Allocator; ALLOCATORS] =
+    [Allocator::PyTorch, Allocator::CuPy, Allocator::Xla, Allocator::Rmm, Allocator::OnnxRuntime];
+
+/// Functions of allocators, in the order of `enum vs_block_call`.
+const BLOCK_FUNCTIONS: [&str; 7] = [
+    "c10::reportMemoryUsageToProfiler",
+    "c10::reportOutOfMemoryToProfiler",
+    "PooledMemory._init",
+    "PooledMemory.free",
+    "BFCAllocator::AddTraceMe",
+    "pool_memory_resource_impl::allocate_from_block",
+    "pool_memory_resource_impl::free_block",
+];
+
+/// Returns whether blocks are tracked in a state of an allocator; `None` if its library is not loaded.
+fn tracking(state: u32) -> Option<BlockTracking> {
+    let reasons = [
+        (AllocatorState::NoLibrary, BlocksUnavailable::NoLibrary),
+        (AllocatorState::NoSymbol, BlocksUnavailable::NoSymbol),
+        (AllocatorState::Unreadable, BlocksUnavailable::Unreadable),
+        (AllocatorState::AttachFailed, BlocksUnavailable::AttachFailed),
+    ];
+    if state == AllocatorState::Tracked as u32 {
+        return Some(BlockTracking::Active);
+    }
+    let reason = reasons.into_iter().find(|(known, _)| *known as u32 == state);
+    reason.map(|(_, reason)| BlockTracking::Unavailable(reason))
+}
+
 /// An open area.
 #[derive(Debug)]
 pub(super) struct Area {
@@ -103,8 +134,10 @@ pub(super) struct Area {
     pub(super) is_done: bool,
     /// Its first record was read.
     pub(super) is_announced: Cell<bool>,
-    /// Whether tensors are tracked, as last reported.
-    pub(super) tensors: Option<BlockTracking>,
+    /// Whether the blocks of allocators are tracked, as last read, and the head of the ring at that time;
+    /// and as last reported.
+    tracking: [Option<(BlockTracking, u64)>; ALLOCATORS],
+    reported: [Option<BlockTracking>; ALLOCATORS],
     pub(super) known_stacks: KnownStackStore,
     /// Numbers of the driver's functions that the hook table does not have.
     pub(super) unknown: Vec<u16>,
@@ -164,7 +197,8 @@ impl Area {
             end: None,
             is_done: false,
             is_announced: Cell::new(false),
-            tensors: None,
+            tracking: [None; ALLOCATORS],
+            reported: [None; ALLOCATORS],
             known_stacks: KnownStackStore::default(),
             unknown: Vec::new(),
             jumps: Jumps::default(),
@@ -189,6 +223,43 @@ impl Area {
         rows.chain((VS_MAX_HOOKS..).zip(unknown))
     }
 
+    /// Returns the numbers and names of functions of allocators.
+    pub(super) fn block_functions() -> impl Iterator<Item = (usize, Box<str>)> {
+        let name = |function: usize| BLOCK_FUNCTIONS.get(function % BLOCK_CALLS).copied();
+        let functions = FIRST_BLOCK_FUNCTION..FUNCTIONS;
+        functions.filter_map(move |function| Some((function, name(function)?.into())))
+    }
+
+    /// Returns the allocators whose tracking has changed since the last call, and since when. Calls from
+    /// before were read.
+    pub(super) fn changed_tracking(&mut self) -> Vec<(Allocator, BlockTracking, Timestamp)> {
+        let mut changed = Vec::new();
+        for (index, allocator) in ALLOCATOR_ORDER.into_iter().enumerate() {
+            let header = self.header();
+            let info = &header.allocators[index];
+            let Some(now) = tracking(info.state.load(Ordering::Acquire)) else { continue };
+            let since = Timestamp(info.since.load(Ordering::Relaxed));
+            let head = header.records.head.0.load(Ordering::Acquire);
+            let tail = header.records.tail.0.load(Ordering::Relaxed);
+            let known = self.tracking[index].filter(|(known, _)| *known == now);
+            let (_, written) = known.unwrap_or((now, head));
+            self.tracking[index] = Some((now, written));
+            if tail >= written && self.reported[index] != Some(now) {
+                self.reported[index] = Some(now);
+                changed.push((allocator, now, since));
+            }
+        }
+        changed
+    }
+
+    /// Returns whether [`Area::changed_tracking`] has returned all states.
+    pub(super) fn is_tracking_reported(&self) -> bool {
+        let states = self.header().allocators.iter().zip(&self.reported);
+        states.into_iter().all(|(info, reported)| {
+            tracking(info.state.load(Ordering::Acquire)).is_none_or(|now| *reported == Some(now))
+        })
+    }
+
     /// Returns a table of the area, as entries of `T`.
     pub(super) fn table<T>(&self, offset: usize, entries: u32) -> *mut T {
         debug_assert!(offset + entries as usize * size_of::<T>() <= self.offsets.records);
@@ -208,8 +279,9 @@ impl Area {
         }
     }
 
-    /// Returns the functions whose calls a probe of another tool hides since the last call.
-    pub(super) fn hidden_calls(&mut self) -> Vec<Box<str>> {
+    /// Returns the functions whose calls a probe of another tool hides since the last call: of the
+    /// driver, and of allocators.
+    pub(super) fn hidden_calls(&mut self) -> [Vec<Box<str>>; 2] {
         let mut jumps = std::mem::take(&mut self.jumps);
         let hidden = jumps.replaced(self.pid, self.header());
         self.jumps = jumps;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use engine::model::blocks::{Allocator, BlockTracking, BlocksUnavailable};
+use engine::model::blocks::BlockTracking;
 use engine::model::event::{Event, EventKind, LostDelta};
 use engine::model::ids::{Pid, Tid};
 use engine::model::units::Timestamp;
@@ -26,7 +26,6 @@ use crate::session::processes::ProcessTable;
 use crate::session::trace_mode::WireMode;
 use crate::session::{Notice, SessionOptions, Source, StackMode, UnknownCalls, UnknownFunctions};
 use crate::stacks::{StackRecord, read};
-use crate::wire::VS_MAX_HOOKS;
 
 /// Maximum bytes of records per batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -209,19 +208,6 @@ pub(super) fn is_wrapped(state: &AtomicU8) -> bool {
     state.load(Ordering::Acquire) == RowState::Wrapped as u8
 }
 
-/// Returns whether blocks of PyTorch's caching allocator are recorded; `None` while PyTorch is not
-/// loaded.
-fn tensor_tracking(area: &Area) -> Option<BlockTracking> {
-    let rows = area.header().rows.get(HOOKS.len()..VS_MAX_HOOKS)?;
-    if rows.iter().any(is_wrapped) {
-        return Some(BlockTracking::Active);
-    }
-    let failed =
-        |state: &AtomicU8| state.load(Ordering::Acquire) == RowState::UnknownPrologue as u8;
-    let unavailable = BlockTracking::Unavailable(BlocksUnavailable::AttachFailed);
-    rows.iter().any(failed).then_some(unavailable)
-}
-
 fn wrapped_notice(area: &Area) -> Notice {
     let states = area.header().rows.iter().take(HOOKS.len());
     let functions = states.filter(|state| is_wrapped(state)).count();
@@ -293,10 +279,18 @@ impl Source for InProcess {
         let share = BATCH_BYTES / areas.open.len().max(1);
         for area in &mut areas.open {
             area.check_end();
-            let hidden = area.hidden_calls();
-            if !hidden.is_empty() {
-                records.push(loss_of(area, hidden.len()));
-                self.notices.push(Notice::HiddenCalls { pid: area.pid, functions: hidden });
+            let [driver, allocators] = area.hidden_calls();
+            let hidden = allocators.len() as u64;
+            if !driver.is_empty() {
+                records.push(loss_of(area, driver.len()));
+            }
+            if hidden > 0 {
+                let lost = LostDelta { tensors: hidden, ..LostDelta::default() };
+                records.push(record(area, RecordBody::Lost(lost)));
+            }
+            let functions = [driver, allocators].concat();
+            if !functions.is_empty() {
+                self.notices.push(Notice::HiddenCalls { pid: area.pid, functions });
             }
             let (decode_errors, stacks) = (&mut self.decode_errors, &mut self.stacks);
             let mut bytes_read = 0;
@@ -318,8 +312,11 @@ impl Source for InProcess {
             *decode_errors += consumed.abandoned + consumed_stacks.abandoned;
             area.drop_read_marks();
             self.last_bytes += bytes_read;
-            self.has_more |= !consumed.drained;
-            if let Some(end) = area.end.filter(|_| consumed.drained) {
+            // The last states of its allocators are reported before its end.
+            let is_complete =
+                consumed.drained && (area.end.is_none() || area.is_tracking_reported());
+            self.has_more |= !is_complete;
+            if let Some(end) = area.end.filter(|_| is_complete) {
                 records.push(end_record(area, end));
                 area.is_done = true;
             }
@@ -375,24 +372,18 @@ impl Source for InProcess {
     ) -> Vec<Event> {
         let mut events = Vec::new();
         for area in &mut self.areas.lock().open {
-            let state = tensor_tracking(area).filter(|_| processes.contains(area.pid));
-            if state.is_none() || area.tensors == state {
-                continue;
-            }
-            area.tensors = state;
-            let since = Timestamp(area.header().torch_since.load(Ordering::Relaxed));
-            events.extend(state.map(|state| {
+            let is_known = processes.contains(area.pid);
+            for (allocator, tracking, since) in area.changed_tracking() {
+                if !is_known {
+                    continue;
+                }
                 let (pid, tid, time) = (area.pid, Tid(area.pid.0), clock::monotonic());
                 let (entry_time, kind) =
-                    (since.min(time), EventKind::Allocator(Allocator::PyTorch, state));
-                Event { pid, tid, entry_time, time, kind }
-            }));
-            if let Some(BlockTracking::Unavailable(reason)) = state {
-                self.notices.push(Notice::BlocksUnavailable {
-                    pid: area.pid,
-                    allocator: Allocator::PyTorch,
-                    reason,
-                });
+                    (since.min(time), EventKind::Allocator(allocator, tracking));
+                events.push(Event { pid, tid, entry_time, time, kind });
+                if let BlockTracking::Unavailable(reason) = tracking {
+                    self.notices.push(Notice::BlocksUnavailable { pid, allocator, reason });
+                }
             }
         }
         events

@@ -1,13 +1,14 @@
 //! Finds the copies of the CUDA driver and of libraries with allocators, and the functions to hook
 //! in them.
 
+mod allocator_functions;
 mod allocator_library;
 mod driver_library;
 mod mmap_watch;
 mod scan;
 
-pub(crate) use allocator_library::TORCH_FUNCTIONS;
-pub use allocator_library::{AllocatorFile, AllocatorLibrary, AllocatorLibraryError};
+pub use allocator_functions::AllocatorFile;
+pub use allocator_library::{AllocatorLibrary, AllocatorLibraryError};
 pub use driver_library::{
     DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction, UnknownFunction,
 };
@@ -18,6 +19,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+
+use engine::model::blocks::Allocator;
 
 /// The processor of this program, and so of the libraries that can be probed.
 pub(crate) const ARCHITECTURE: object::Architecture = if cfg!(target_arch = "aarch64") {

@@ -1,6 +1,6 @@
 //! arm64: `x17` has the number of the hook, the first eight arguments are in registers.
 
-use crate::calls::{enter, leave};
+use crate::calls::{enter, enter_block, leave};
 use crate::wrapper::Frame;
 
 // `x8`, the address of a large result, is kept as the arguments are. The last four words of the
@@ -72,6 +72,68 @@ core::arch::global_asm!(
     leave = sym leave,
 );
 
+// All registers but the flags and those that every call may change are restored: a compiler that knows
+// a local function also knows which registers it leaves unchanged.
+core::arch::global_asm!(
+    ".text",
+    ".balign 64",
+    ".globl vramscope_block_wrapper",
+    ".hidden vramscope_block_wrapper",
+    ".type vramscope_block_wrapper, @function",
+    "vramscope_block_wrapper:",
+    ".cfi_startproc",
+    "stp x29, x30, [sp, #-16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x29, -16",
+    ".cfi_offset x30, -8",
+    "mov x29, sp",
+    ".cfi_def_cfa x29, 16",
+    "sub sp, sp, #720",
+    "stp x0, x1, [sp]",
+    "stp x2, x3, [sp, #16]",
+    "stp x4, x5, [sp, #32]",
+    "stp x17, x29, [sp, #48]",
+    "stp x6, x7, [sp, #112]",
+    "str x8, [sp, #128]",
+    "stp x9, x10, [sp, #144]",
+    "stp x11, x12, [sp, #160]",
+    "stp x13, x14, [sp, #176]",
+    "stp x15, x18, [sp, #192]",
+    ".irp i, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "str q\\i, [sp, #(208 + 16 * \\i)]",
+    ".endr",
+    ".irp i, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+    "str q\\i, [sp, #(208 + 16 * \\i)]",
+    ".endr",
+    "mov x0, sp",
+    "bl {enter_block}",
+    ".irp i, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "ldr q\\i, [sp, #(208 + 16 * \\i)]",
+    ".endr",
+    ".irp i, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+    "ldr q\\i, [sp, #(208 + 16 * \\i)]",
+    ".endr",
+    "ldr x16, [sp, #64]",
+    "ldp x0, x1, [sp]",
+    "ldp x2, x3, [sp, #16]",
+    "ldp x4, x5, [sp, #32]",
+    "ldp x6, x7, [sp, #112]",
+    "ldr x8, [sp, #128]",
+    "ldp x9, x10, [sp, #144]",
+    "ldp x11, x12, [sp, #160]",
+    "ldp x13, x14, [sp, #176]",
+    "ldp x15, x18, [sp, #192]",
+    "mov sp, x29",
+    "ldp x29, x30, [sp], #16",
+    ".cfi_def_cfa sp, 0",
+    ".cfi_restore x29",
+    ".cfi_restore x30",
+    "br x16",
+    ".cfi_endproc",
+    ".size vramscope_block_wrapper, . - vramscope_block_wrapper",
+    enter_block = sym enter_block,
+);
+
 core::arch::global_asm!(
     ".section .tbss.vramscope_thread, \"awT\", @nobits",
     ".balign 8",
@@ -106,6 +168,9 @@ pub(crate) fn thread_word() -> *mut u64 {
 
 /// End of the addresses of user space.
 pub(crate) const MAX_ADDRESS: u64 = 1 << 48;
+
+/// Arguments in front of those of a function that returns a structure in memory, as in `arch.h`.
+pub(crate) const RESULT_ARGUMENTS: usize = 0;
 
 /// Arguments after the sixth that are in registers.
 pub(crate) const LATE_REGISTERS: u64 = 2;

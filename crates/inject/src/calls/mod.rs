@@ -12,11 +12,13 @@ pub(crate) mod python;
 pub(crate) mod stack;
 pub(crate) mod thread;
 
+pub(crate) use block::arguments as block_arguments;
+
 use std::sync::atomic::Ordering;
 
 use self::stack::StackRef;
 use self::thread::{InflightCall, ThreadState};
-use crate::area::{Row, TENSOR_ACTION};
+use crate::area::{FIRST_BLOCK_FUNCTION, Row};
 use crate::wire::{
     Call, CallDescriptor, VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GET_NAME,
@@ -28,7 +30,7 @@ use crate::wire::{
     VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
-use crate::{process, start};
+use crate::{allocators, process};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`: the arguments of the call were valid.
 const OUT_OF_MEMORY: i32 = 2;
@@ -50,10 +52,6 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
         count_unknown(frame.hook);
         return PASS;
     };
-    if row.hook.action == TENSOR_ACTION {
-        block::enter(frame, row);
-        return PASS;
-    }
     match u32::from(row.hook.action) {
         VS_ACTION_LAUNCH | VS_ACTION_LAUNCH_CONFIG | VS_ACTION_LAUNCH_UNSHAPED => {
             launch::enter(frame, row)
@@ -63,6 +61,20 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
             PASS
         }
         _ => begin(frame, row),
+    }
+}
+
+/// Handles the entry of a function of an allocator.
+///
+/// # Safety
+///
+/// As for [`enter`].
+pub(crate) unsafe extern "C" fn enter_block(frame: *mut Frame) {
+    // SAFETY: as in `enter`.
+    let frame = unsafe { &mut *frame };
+    frame.target = process::moved_entry(frame.hook);
+    if process::is_running() || process::resume() {
+        block::enter(frame, (frame.hook as usize).wrapping_sub(FIRST_BLOCK_FUNCTION));
     }
 }
 
@@ -159,9 +171,6 @@ pub(crate) unsafe extern "C" fn leave(frame: *mut Frame) {
         return;
     }
     end(frame, thread, &row.hook, result);
-    if row.retries_torch != 0 {
-        start::wrap_torch();
-    }
 }
 
 fn end(frame: &Frame, thread: &mut ThreadState, hook: &WireHook, result: i32) {
@@ -174,9 +183,13 @@ fn end(frame: &Frame, thread: &mut ThreadState, hook: &WireHook, result: i32) {
         || action >= VS_ACTION_CAPTURE_BEGIN
     {
         graph::apply(hook, frame.args[0], result, thread.tid);
-        let has_stack = u32::from(hook.loss_class) == VS_CLASS_ALLOCATE
-            || u32::from(hook.flags) & VS_WITH_STACK != 0;
+        let allocates = u32::from(hook.loss_class) == VS_CLASS_ALLOCATE;
+        let has_stack = allocates || u32::from(hook.flags) & VS_WITH_STACK != 0;
         let stack = if has_stack { stack::capture(frame, thread) } else { StackRef::NONE };
+        if allocates && !stack.is_known {
+            // The caller may be an allocator whose library was just loaded.
+            allocators::search();
+        }
         out = record(frame, thread, hook, result, &stack);
     }
     if result == 0 {

@@ -28,10 +28,12 @@ pub(crate) struct StackRef {
     pub(crate) stack: u64,
     pub(crate) python: u64,
     pub(crate) flags: u32,
+    /// The same stack was captured before.
+    pub(crate) is_known: bool,
 }
 
 impl StackRef {
-    pub(crate) const NONE: Self = Self { stack: 0, python: 0, flags: 0 };
+    pub(crate) const NONE: Self = Self { stack: 0, python: 0, flags: 0, is_known: false };
 }
 
 /// Registers of the caller after the return.
@@ -145,6 +147,7 @@ fn capture_stack_copy(
     if let Some(number) = find_known_stack(area, caller) {
         stack_ref.stack = number;
         stack_ref.flags |= VS_STACK_KNOWN;
+        stack_ref.is_known = true;
         return false;
     }
     thread.stacks = thread.stacks.wrapping_add(1);
@@ -258,7 +261,8 @@ fn capture_fp_stack(
         count += 1;
     }
     stack_ref.stack = hash;
-    if was_sent(area, hash) {
+    stack_ref.is_known = was_sent(area, hash);
+    if stack_ref.is_known {
         return false;
     }
     let mut head = emit::head(VS_ADDRESSES, thread.tid);

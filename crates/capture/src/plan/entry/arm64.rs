@@ -2,7 +2,7 @@
 //!
 //! Drivers 535 and 550 start their functions with `adrp`, which the kernel emulates.
 
-use super::{AttachPoint, Moved, Unmovable};
+use super::{AttachPoint, JumpSite, Moved, Unmovable};
 
 /// Size of an instruction.
 const WORD: usize = 4;
@@ -142,6 +142,18 @@ pub fn move_entry(code: &[u8], from: u64, to: u64) -> Result<Moved, Unmovable> {
     Ok(moved)
 }
 
+/// Returns the places for a jump that can be written while threads run the function. `_address` is that
+/// of the function, and `_arguments` their number in registers.
+pub fn jump_sites(code: &[u8], address: u64, _arguments: usize) -> Vec<JumpSite> {
+    let site = |moved: Moved| JumpSite { offset: moved.offset, changed: JUMP, undo: moved.undo };
+    move_entry(code, address, address).map(site).into_iter().collect()
+}
+
+/// Rewrites the instructions up to a jump, and the one that it replaces, as [`move_entry`].
+pub fn move_to_site(code: &[u8], from: u64, to: u64, _site: &JumpSite) -> Result<Moved, Unmovable> {
+    move_entry(code, from, to)
+}
+
 /// Returns the instruction that undoes another one, if running it twice would matter.
 const fn undo(word: u32) -> Result<Option<u32>, Unmovable> {
     let base = word >> 5 & 31;
@@ -261,6 +273,12 @@ pub fn stub(hook: u32, wrapper: u64) -> Vec<u8> {
     // movz w17, #hook; ldr x16, wrapper; br x16
     let words = [0x5280_0011 | (hook & 0xffff) << 5, 0x5800_0050, 0xd61f_0200];
     words.into_iter().flat_map(u32::to_le_bytes).chain(wrapper.to_le_bytes()).collect()
+}
+
+/// Returns the same for functions of allocators: every call may change `x16` and `x17`.
+#[must_use]
+pub fn block_stub(hook: u32, wrapper: u64) -> Vec<u8> {
+    stub(hook, wrapper)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ mod x86_prologue;
 /// Code of x86-64.
 pub mod x86 {
     pub use super::x86_patch::{
-        JUMP, MAX_DISTANCE, MAX_FUNCTION_BYTES, PROBE, jump, move_entry, return_jump, stub,
+        JUMP, MAX_DISTANCE, MAX_FUNCTION_BYTES, PROBE, block_stub, jump, jump_sites, move_entry,
+        move_to_site, return_jump, stub,
     };
     pub use super::x86_prologue::attach_point;
 }
@@ -63,5 +64,18 @@ pub struct Moved {
     /// Number of unchanged bytes before the jump.
     pub offset: usize,
     /// Code that undoes the effects of the unchanged instructions.
+    pub undo: Vec<u8>,
+}
+
+/// A place for a jump that can be written while threads run the function: it changes bytes of one
+/// instruction only. The other bytes of the jump keep their values, so they limit its targets, and a
+/// thread that is at the next instruction continues with the original code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JumpSite {
+    /// Offset of the jump in the function.
+    pub offset: usize,
+    /// Number of bytes of the jump that change.
+    pub changed: usize,
+    /// Code that undoes the effects of the instructions before it.
     pub undo: Vec<u8>,
 }

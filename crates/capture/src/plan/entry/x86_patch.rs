@@ -1,11 +1,14 @@
 //! Moves the first instructions of a function of x86-64.
 
+use std::cmp::Reverse;
+
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpKind, Register,
 };
 
-use super::x86_prologue::{attach_point, branch_targets};
-use super::{Moved, Unmovable};
+use super::x86_prologue::{ARGUMENTS, attach_point, branch_targets, leaves_call_unchanged, writes};
+use super::{JumpSite, Moved, Unmovable};
 
 /// Size of the jump that is written over the entry.
 pub const JUMP: usize = 5;
@@ -20,8 +23,10 @@ pub const MAX_DISTANCE: u64 = 1 << 30;
 /// Maximum size of moved instructions: each of up to 10 instructions grows by at most 4 bytes, and
 /// the last one can be 15 bytes long.
 const MAX_MOVED: usize = 80;
-/// Maximum size of the code that undoes pushes.
-const MAX_UNDO: usize = 16;
+/// Maximum size of the code that undoes pushes: of six registers, and of space for variables.
+const MAX_UNDO: usize = 32;
+/// Bytes of code that can be written at once, if they are aligned.
+const WORD: usize = 8;
 /// `jmp *0(%rip)` and the address.
 const LONG_JUMP: usize = 14;
 /// `mov $hook, %r11d` and a long jump.
@@ -33,10 +38,28 @@ pub const MAX_FUNCTION_BYTES: usize = MAX_MOVED + LONG_JUMP + MAX_UNDO + STUB;
 /// same at address `to`. `code` is the function, or its known part.
 pub fn move_entry(code: &[u8], from: u64, to: u64) -> Result<Moved, Unmovable> {
     let (offset, undo) = unchanged(code)?;
+    move_until(code, from, to, (offset, undo), offset + JUMP)
+}
+
+/// Rewrites the instructions up to a jump, and the one that it replaces, as [`move_entry`].
+pub fn move_to_site(code: &[u8], from: u64, to: u64, site: &JumpSite) -> Result<Moved, Unmovable> {
+    let moved = move_until(code, from, to, (site.offset, site.undo.clone()), site.offset + 1)?;
+    let fits = moved.code.len() <= MAX_MOVED && moved.undo.len() <= MAX_UNDO;
+    if fits { Ok(moved) } else { Err(Unmovable::Unknown) }
+}
+
+/// Rewrites the first `end` bytes, up to the end of an instruction.
+fn move_until(
+    code: &[u8],
+    from: u64,
+    to: u64,
+    (offset, undo): (usize, Vec<u8>),
+    end: usize,
+) -> Result<Moved, Unmovable> {
     let code_moved = Vec::with_capacity(MAX_MOVED);
     let mut moved = Moved { code: code_moved, length: 0, is_final: false, offset, undo };
     let mut decoder = Decoder::with_ip(64, code, from, DecoderOptions::NONE);
-    while moved.length < offset + JUMP {
+    while moved.length < end {
         if moved.is_final || !decoder.can_decode() {
             return Err(Unmovable::Unknown);
         }
@@ -84,6 +107,89 @@ fn unchanged(code: &[u8]) -> Result<(usize, Vec<u8>), Unmovable> {
         }
     }
     Err(Unmovable::Unknown)
+}
+
+/// Returns the places for a jump that can be written while threads run the function, best first.
+/// `address` is that of the function, and `arguments` their number in registers.
+///
+/// At the entry and at the attach point of probes only one byte changes, the opcode: a probe there may
+/// restore it at any time.
+pub fn jump_sites(code: &[u8], address: u64, arguments: usize) -> Vec<JumpSite> {
+    let point = attach_point(code).offset;
+    let targets = branch_targets(code);
+    let mut before = Before::new(arguments);
+    let mut sites = Vec::new();
+    let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        let offset = instruction.ip();
+        let ends = instruction.is_invalid() || instruction.flow_control() != FlowControl::Next;
+        if ends || offset as usize + JUMP > code.len() || offset > 0 && targets.contains(&offset) {
+            break;
+        }
+        let is_probed = offset == 0 || offset == point;
+        let space = WORD - (address.wrapping_add(offset) as usize) % WORD;
+        let changed = if is_probed { 1 } else { instruction.len().min(JUMP).min(space) };
+        // A target of indirect branches stays one.
+        if instruction.mnemonic() != Mnemonic::Endbr64 {
+            let undo = before.undo.clone();
+            sites.push((is_probed, JumpSite { offset: offset as usize, changed, undo }));
+        }
+        if !before.add(&instruction) {
+            break;
+        }
+    }
+    sites.sort_by_key(|(is_probed, site)| (*is_probed, Reverse(site.changed)));
+    sites.into_iter().map(|(_, site)| site).collect()
+}
+
+/// The instructions before a jump.
+struct Before {
+    arguments: usize,
+    factory: InstructionInfoFactory,
+    /// Registers that the function saved, and can change.
+    saved: Vec<Register>,
+    undo: Vec<u8>,
+}
+
+impl Before {
+    fn new(arguments: usize) -> Self {
+        let factory = InstructionInfoFactory::new();
+        Self { arguments, factory, saved: Vec::new(), undo: Vec::new() }
+    }
+
+    /// Adds an instruction. Returns false if its effects cannot be undone.
+    fn add(&mut self, instruction: &Instruction) -> bool {
+        let undone = match instruction.code() {
+            Code::Push_r64 => {
+                self.saved.push(instruction.op0_register());
+                pop(instruction.op0_register()).ok()
+            }
+            // `lea n(%rsp), %rsp`
+            Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32
+                if instruction.op0_register() == Register::RSP =>
+            {
+                let bytes = i32::try_from(instruction.immediate(1).cast_signed()).ok();
+                bytes.map(|bytes| [&[0x48, 0x8d, 0xa4, 0x24][..], &bytes.to_le_bytes()].concat())
+            }
+            _ => return self.only_writes_own_registers(instruction),
+        };
+        // The last effect is undone first.
+        undone.map(|code| self.undo.splice(0..0, code)).is_some()
+    }
+
+    /// Returns whether an instruction only writes registers that the function saved, or that the
+    /// caller does not use after the call.
+    fn only_writes_own_registers(&mut self, instruction: &Instruction) -> bool {
+        let info = self.factory.info(instruction);
+        leaves_call_unchanged(instruction, info, self.arguments)
+            && info.used_registers().iter().filter(|used| writes(used.access())).all(|used| {
+                let register = used.register().full_register();
+                let is_free = matches!(register, Register::RAX | Register::R10 | Register::R11)
+                    || ARGUMENTS.contains(&register);
+                !register.is_gpr() || is_free || self.saved.contains(&register)
+            })
+    }
 }
 
 /// Returns whether a single-stepped instruction only continues with the next one.
@@ -172,6 +278,12 @@ pub fn return_jump(_from: u64, to: u64) -> Result<Vec<u8>, Unmovable> {
 #[must_use]
 pub fn stub(hook: u32, wrapper: u64) -> Vec<u8> {
     [&[0x41, 0xbb][..], &hook.to_le_bytes(), &long_jump(wrapper)].concat()
+}
+
+/// Returns code that jumps to the wrapper with the number of the hook on the stack.
+#[must_use]
+pub fn block_stub(hook: u32, wrapper: u64) -> Vec<u8> {
+    [&[0x68][..], &hook.to_le_bytes(), &long_jump(wrapper)].concat()
 }
 
 fn long_jump(target: u64) -> [u8; LONG_JUMP] {
@@ -290,6 +402,116 @@ mod tests {
         assert_eq!(far, Err(Unmovable::TooFar));
     }
 
+    /// Prologues of published builds, with the number of arguments, and the offset and the changed bytes
+    /// of the best place for a jump.
+    const POOL_PROLOGUES: [(&str, &[u8], usize, usize, usize); 6] = [
+        // push %rbx; mov %rdi,%rbx; sub $16,%rsp; mov 24(%rsi),%rcx
+        (
+            "CuPy 12.3, _init",
+            &[0x53, 0x48, 0x89, 0xfb, 0x48, 0x83, 0xec, 0x10, 0x48, 0x8b, 0x4e, 0x18, 0x48],
+            3,
+            4,
+            4,
+        ),
+        // push %r12; mov %rdx,%r12; push %rbp; mov %rsi,%rbp; push %rbx; mov %rdi,%rbx; mov 64(%rdi),%rdi
+        (
+            "CuPy 14.2, _init",
+            &[
+                0x41, 0x54, 0x49, 0x89, 0xd4, 0x55, 0x48, 0x89, 0xf5, 0x53, 0x48, 0x89, 0xfb, 0x48,
+                0x8b, 0x7f, 0x40, 0x48, 0x83, 0x06, 0x01,
+            ],
+            3,
+            2,
+            3,
+        ),
+        // push of six registers; sub $0x98,%rsp
+        (
+            "CuPy 12.3, free",
+            &[
+                0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0x41, 0x54, 0x55, 0x53, 0x48, 0x81, 0xec, 0x98,
+                0, 0, 0, 0x4c, 0x8b, 0x77, 0x10,
+            ],
+            2,
+            10,
+            5,
+        ),
+        // push %rbp; mov %rsp,%rbp; push %r14; push %rbx; sub $112,%rsp; mov %fs:40,%rax
+        (
+            "XLA 0.5.3 and 0.11",
+            &[
+                0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0x53, 0x48, 0x83, 0xec, 0x70, 0x64, 0x48, 0x8b,
+                0x04, 0x25, 0x28, 0, 0, 0, 0x48, 0x89,
+            ],
+            6,
+            11,
+            5,
+        ),
+        // mov (%rdx),%rsi: overwrites an argument
+        (
+            "RMM 26.6 to 26.10, allocate_from_block",
+            &[0x48, 0x8b, 0x32, 0x48, 0x89, 0xf8, 0x0f, 0xb6, 0x7a, 0x10],
+            4,
+            0,
+            1,
+        ),
+        // mov 0xf8(%rsi),%r8; mov %rdi,%rax; add $0xf0,%rsi
+        (
+            "RMM 26.6 to 26.10, free_block",
+            &[
+                0x4c, 0x8b, 0x86, 0xf8, 0, 0, 0, 0x48, 0x89, 0xf8, 0x48, 0x81, 0xc6, 0xf0, 0, 0, 0,
+                0x4d, 0x85, 0xc0,
+            ],
+            4,
+            10,
+            5,
+        ),
+    ];
+
+    #[test]
+    fn jumps_of_published_pools_change_one_instruction() {
+        for (build, code, arguments, offset, changed) in POOL_PROLOGUES {
+            let sites = jump_sites(code, FROM, arguments);
+            assert_eq!((sites[0].offset, sites[0].changed), (offset, changed), "{build}");
+            for site in &sites {
+                let moved = move_to_site(code, FROM, TO, site).unwrap();
+                let instruction = moved.length - site.offset;
+                assert!(site.changed <= instruction.min(JUMP), "{build}: {site:?}");
+                let word = FROM as usize + site.offset;
+                assert_eq!(word / WORD, (word + site.changed - 1) / WORD, "{build}: {site:?}");
+            }
+            // The last one is at an instruction that probes replace: only its opcode changes.
+            assert_eq!((sites.last().unwrap().offset, sites.last().unwrap().changed), (0, 1));
+        }
+    }
+
+    #[test]
+    fn effects_before_a_jump_are_undone_in_reverse() {
+        let (_, code, arguments, ..) = POOL_PROLOGUES[3];
+        let [site, ..] = &jump_sites(code, FROM, arguments)[..] else { panic!("no site") };
+        // lea 112(%rsp),%rsp; pop %rbx; pop %r14; pop %rbp
+        let undo = [0x48, 0x8d, 0xa4, 0x24, 112, 0, 0, 0, 0x5b, 0x41, 0x5e, 0x5d];
+        assert_eq!(site.undo, undo);
+    }
+
+    #[test]
+    fn code_without_a_place_for_a_jump_is_rejected() {
+        for (case, code) in [
+            ("ret", &[0xc3, 0x90, 0x90, 0x90, 0x90, 0x90][..]),
+            ("too short", &[0x55, 0x48, 0x89, 0xe5][..]),
+            ("jmp", &[0xe9, 0, 0, 0, 0, 0x90][..]),
+        ] {
+            assert_eq!(jump_sites(code, FROM, 6), [], "{case}");
+        }
+        // A loop to the second instruction.
+        let code = [0x53, 0x90, 0x90, 0x90, 0x90, 0x90, 0x75, 0xf9, 0xc3];
+        let sites = jump_sites(&code, FROM, 6);
+        assert!(sites.iter().all(|site| site.offset == 0), "{sites:?}");
+        assert_eq!(
+            jump_sites(&[0xf3, 0x0f, 0x1e, 0xfa, 0xc3, 0x90, 0x90, 0x90, 0x90], FROM, 6),
+            []
+        );
+    }
+
     #[test]
     fn random_bytes_never_panic() {
         let mut state = crate::random::seed();
@@ -303,6 +525,12 @@ mod tests {
                 .collect();
             if let Ok(moved) = move_entry(&code, FROM, TO) {
                 assert!(moved.length >= moved.offset + JUMP && moved.code.len() <= MAX_MOVED);
+            }
+            for site in jump_sites(&code, FROM, 6) {
+                assert!((1..=JUMP).contains(&site.changed), "{site:?}");
+                if let Ok(moved) = move_to_site(&code, FROM, TO, &site) {
+                    assert!(moved.code.len() + moved.undo.len() <= MAX_MOVED + MAX_UNDO);
+                }
             }
         }
     }

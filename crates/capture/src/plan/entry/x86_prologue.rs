@@ -4,8 +4,8 @@
 //! that no instruction before it changes the stack pointer or an argument.
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
-    OpAccess, OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo,
+    InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
 use super::AttachPoint;
@@ -13,16 +13,9 @@ use super::AttachPoint;
 /// Maximum bytes of a prologue that are searched: in real drivers 16 are enough.
 const MAX_PROLOGUE_BYTES: usize = 64;
 
-/// The System V argument registers and the stack pointer.
-const PRESERVED_REGISTERS: [Register; 7] = [
-    Register::RSP,
-    Register::RDI,
-    Register::RSI,
-    Register::RDX,
-    Register::RCX,
-    Register::R8,
-    Register::R9,
-];
+/// The System V argument registers.
+pub(super) const ARGUMENTS: [Register; 6] =
+    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 /// Returns the attach point of a function from its machine code (the first few hundred bytes are
 /// enough). Falls back to the entry, single-stepped.
@@ -61,24 +54,36 @@ fn is_emulated(instruction: &Instruction) -> bool {
 
 /// Returns whether an instruction leaves the stack, the stack pointer and the arguments unchanged.
 fn is_harmless(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+    leaves_call_unchanged(instruction, factory.info(instruction), ARGUMENTS.len())
+}
+
+/// Returns the same for a function with this number of arguments in registers.
+pub(super) fn leaves_call_unchanged(
+    instruction: &Instruction,
+    info: &InstructionInfo,
+    arguments: usize,
+) -> bool {
     if instruction.flow_control() != FlowControl::Next
         || matches!(instruction.mnemonic(), Mnemonic::INVALID | Mnemonic::Int3 | Mnemonic::Syscall)
     {
         return false;
     }
-    let info = factory.info(instruction);
-    let writes = |access| {
-        matches!(
-            access,
-            OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-        )
+    let preserved = |register| {
+        register == Register::RSP || ARGUMENTS.iter().take(arguments).any(|one| *one == register)
     };
     let writes_preserved = info.used_registers().iter().any(|register| {
-        writes(register.access())
-            && PRESERVED_REGISTERS.contains(&register.register().full_register())
+        writes(register.access()) && preserved(register.register().full_register())
     });
     let writes_memory = info.used_memory().iter().any(|memory| writes(memory.access()));
     !writes_preserved && !writes_memory
+}
+
+/// Returns whether an access can write.
+pub(super) const fn writes(access: OpAccess) -> bool {
+    matches!(
+        access,
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+    )
 }
 
 /// Returns the targets of branches inside the code.

@@ -129,7 +129,7 @@ named_enum! {
         NoSymbol => "no_symbol",
         /// The library cannot be read.
         Unreadable => "unreadable",
-        /// The kernel rejected the probe.
+        /// The kernel rejected the probe, or the functions cannot be wrapped.
         AttachFailed => "attach_failed",
         /// The allocator is not used: each block is a stream-ordered allocation of the driver.
         AsyncBackend => "async_backend",
@@ -159,7 +159,7 @@ impl BlocksUnavailable {
             }
             (Self::NoSymbol, _) => "this build has no symbols of the allocator",
             (Self::Unreadable, _) => "its library is not readable; run as root",
-            (Self::AttachFailed, _) => "cannot attach a probe to its library",
+            (Self::AttachFailed, _) => "cannot trace the functions of its library",
             (Self::AsyncBackend, _) => {
                 "PyTorch uses cudaMallocAsync: tensors are listed as stream-ordered allocations"
             }
