@@ -4,7 +4,7 @@ use capture::plan::AttachMode;
 use capture::session::{
     ActivityOptions, AllocatorMode, Session, SessionOptions, StackMode, Target,
 };
-use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 
 #[test]
 fn every_attach_mode_works_on_a_new_kernel() {
@@ -49,6 +49,8 @@ fn start_with_all_options(attach_modes: impl Iterator<Item = AttachMode>) {
             panic!("{attach_mode}: {error}\n{}", capture::session::recent().join("\n"))
         });
         assert_verified_instructions();
+        #[cfg(target_arch = "x86_64")]
+        assert_stack_of_thread();
         drop(session);
     }
 }
@@ -84,4 +86,24 @@ fn assert_verified_instructions() {
         checked += 1;
     }
     assert!(checked > 3, "no programs found");
+}
+
+/// Asserts that no loaded probe keeps variables in memory of the CPU, where another thread that runs the
+/// same probe overwrites them. Linux 6.18 finds that memory with this instruction.
+#[cfg(target_arch = "x86_64")]
+fn assert_stack_of_thread() {
+    const ADD_OFFSET_OF_CPU_TO_R9: [u8; 5] = [0x65, 0x4c, 0x03, 0x0c, 0x25];
+    let options = ProgInfoQueryOptions::default().include_jited_prog_insns(true);
+    let mut checked = 0;
+    for program in ProgInfoIter::with_query_opts(options) {
+        let name = program.name.to_string_lossy();
+        let is_ours = ["call_", "launch_", "block_"].iter().any(|prefix| name.starts_with(prefix));
+        if is_ours && !program.jited_prog_insns.is_empty() {
+            let code = program.jited_prog_insns.windows(ADD_OFFSET_OF_CPU_TO_R9.len());
+            let uses = code.filter(|bytes| *bytes == ADD_OFFSET_OF_CPU_TO_R9).count();
+            assert_eq!(uses, 0, "{name}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 1, "no programs found");
 }

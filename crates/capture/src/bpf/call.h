@@ -85,9 +85,9 @@ static __always_inline bool is_lookup(__u8 action)
 	}
 }
 
-/* Counts the call in which the calling thread ends, as lost: whether the driver carried it out is
- * unknown. Calls inside it count with it. */
-static __noinline int count_unreturned(void)
+/* Counts the outermost call from this place on that has an effect, as lost: it does not return, and
+ * whether the driver carried it out is unknown. Calls inside it count with it. */
+__noinline int count_unreturned(__u32 first)
 {
 	struct thread_state *thread = thread_find();
 
@@ -99,7 +99,7 @@ static __noinline int count_unreturned(void)
 
 		if (i >= thread->inflight)
 			break;
-		if (is_lookup(hooks[hook].action))
+		if (i < first || is_lookup(hooks[hook].action))
 			continue;
 		size = lost_bytes(call, hook, 0);
 		if (!has_no_effect(call, hook, size, 0)) {
@@ -108,6 +108,16 @@ static __noinline int count_unreturned(void)
 		}
 	}
 	return 0;
+}
+
+/* Returns whether the function at this place of the stack was called by a jump at the end of
+ * another hooked function: it returns for both. */
+static __always_inline bool is_tail_call(__u64 sp)
+{
+	struct task_struct___x *task = (void *)bpf_get_current_task();
+	struct return_instance___x *last = BPF_CORE_READ(task, utask, return_instances);
+
+	return last && BPF_CORE_READ(last, stack) == sp;
 }
 
 /* Returns 1 if the return side has nothing to do. */
@@ -156,7 +166,13 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 			break;
 		slot--;
 	}
-	thread->inflight = slot;
+	if (slot != thread->inflight) {
+		bool replaced =
+			thread->calls[slot & (VS_INFLIGHT - 1)].sp == sp && is_tail_call(sp);
+
+		count_unreturned(slot + replaced);
+		thread->inflight = slot;
+	}
 	if (slot >= VS_INFLIGHT) {
 		if (is_nested(thread, hook))
 			return 1;
@@ -170,7 +186,10 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 	return 0;
 }
 
-static __always_inline struct inflight_call *inflight_pop(struct thread_state *thread, __u64 hook)
+/* Removes and returns the call that returns with this stack pointer. A return of another call,
+ * whose entry was not kept, must not get its result. */
+static __always_inline struct inflight_call *inflight_pop(struct thread_state *thread, __u64 hook,
+							  __u64 sp)
 {
 	__u32 slot = thread->inflight;
 
@@ -181,7 +200,9 @@ static __always_inline struct inflight_call *inflight_pop(struct thread_state *t
 			return NULL;
 		slot--;
 		call = &thread->calls[slot & (VS_INFLIGHT - 1)];
-		if (call->hook == hook) {
+		if (call->hook == hook && call->sp + CALL_BYTES == sp) {
+			if (thread->inflight != slot + 1)
+				count_unreturned(slot + 1);
 			thread->inflight = slot;
 			return call;
 		}
@@ -342,7 +363,7 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 			COUNT(unmatched);
 		return 0;
 	}
-	call = inflight_pop(thread, hook);
+	call = inflight_pop(thread, hook, PT_REGS_SP(ctx));
 	if (!call) {
 		/* Without session probes the return side also runs for calls skipped at entry. */
 		if (hooks[hook & (VS_MAX_HOOKS - 1)].action != VS_ACTION_CONTEXT_SET)

@@ -64,7 +64,7 @@ int process_exit(void *ctx)
 	bool last = BPF_CORE_READ(task, signal, live.counter) == 0;
 	bool called;
 
-	count_unreturned();
+	count_unreturned(0);
 	called = thread_delete((__u32)id);
 
 	if (called)

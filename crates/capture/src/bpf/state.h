@@ -191,8 +191,8 @@ struct thread_state {
 	__u32 announced;  /* the process was announced, no lookup needed */
 	__u64 python;	  /* last known address of Python's thread state */
 	__u64 name[2];
-	/* Buffer for frames and code objects of Python. Not on the stack: before Linux 6.13 a chain
-	 * of functions of a probe has 512 bytes of stack in total. */
+	/* Buffer for frames and code objects of Python. Not on the stack: a chain of functions of a
+	 * probe has 512 bytes of stack in total. */
 	__u64 words[VS_WORDS];
 	struct loop_state loop;
 	struct stack_ref ref; /* result of capture_stack() */

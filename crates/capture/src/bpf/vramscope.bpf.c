@@ -46,6 +46,25 @@ struct user_pt_regs {
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
+/* Always 0. User space sets constants before load, so the compiler does not know it; the verifier
+ * does. */
+const volatile __u32 never = 0;
+
+/*
+ * Makes the functions of a program keep their variables on the stack of the thread.
+ *
+ * Since Linux 6.13, functions with much stack keep it in memory of the CPU instead. A program whose
+ * thread is preempted would find it overwritten by the next thread that runs the same program on
+ * that CPU: the kernel assumes that programs of this type are not interrupted by themselves, which
+ * is not so for probes of user space. Programs with a tail call are excepted. This one is never
+ * made, and the verifier removes it.
+ */
+#define USE_STACK_OF_THREAD(ctx)                                                                   \
+	do {                                                                                       \
+		if (never)                                                                         \
+			bpf_tail_call(ctx, NULL, 0);                                               \
+	} while (0)
+
 /* Some kernels pass the context. */
 extern bool bpf_session_is_return(void) __ksym __weak;
 extern bool bpf_session_is_return___context(void *ctx) __ksym __weak;
@@ -63,6 +82,7 @@ int call_session(struct pt_regs *ctx)
 {
 	__u64 hook = bpf_get_attach_cookie(ctx);
 
+	USE_STACK_OF_THREAD(ctx);
 	if (is_return(ctx)) {
 		call_return(ctx, hook);
 		return 0;
@@ -87,6 +107,7 @@ int launch_session(struct pt_regs *ctx)
 	__u64 hook = bpf_get_attach_cookie(ctx);
 	__u64 *shared = session_cookie(ctx);
 
+	USE_STACK_OF_THREAD(ctx);
 	if (is_return(ctx)) {
 		launch_return(ctx, hook, *shared);
 		return 0;
@@ -107,6 +128,7 @@ static __always_inline void launch_at_entry(struct pt_regs *ctx, __u64 hook)
 	{                                                                                          \
 		__u64 hook = bpf_get_attach_cookie(ctx);                                           \
                                                                                                    \
+		USE_STACK_OF_THREAD(ctx);                                                          \
 		statement;                                                                         \
 		return 0;                                                                          \
 	}

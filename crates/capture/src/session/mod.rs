@@ -62,7 +62,7 @@ use read::ring::Ring;
 pub(crate) use read::unknown_calls::{UnknownCalls, UnknownFunctions};
 pub use read::waiter::EventWaker;
 use read::waiter::Waiter;
-use source::Probes;
+use source::{LATE_RECORD_WAIT, Probes};
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
@@ -70,6 +70,9 @@ const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two reads while something is expected that does not wake the reader: counters of
 /// launches and copies, or symbols.
 const PENDING_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Maximum wait at the end for records that are still being written.
+const UNFINISHED_RECORD_WAIT: Duration = Duration::from_millis(500);
 
 /// Returns the configuration of the probes.
 fn load_config(options: &SessionOptions, plan: &AttachPlan) -> LoadConfig {
@@ -165,6 +168,7 @@ impl Session {
                 ring,
                 allocators,
                 last_scan: Instant::now(),
+                skipped: 0,
                 waiter,
                 _lifecycle_links: lifecycle_links,
                 loaded,
@@ -220,13 +224,23 @@ impl Session {
 
     /// Returns the events up to now, with the final values of all counters.
     pub fn finish(&mut self) -> Result<Vec<Event>, Error> {
-        let mut events = Vec::new();
+        let (mut events, written) = (Vec::new(), self.source.written());
         // A bounded number of batches: processes may keep writing into the ring.
         for _ in 0..self.source.batches() {
             events.extend(self.collect(false)?);
             if self.source.is_drained() {
                 break;
             }
+        }
+        // A probe that was interrupted while it writes a record delays those after it.
+        let end = Instant::now() + UNFINISHED_RECORD_WAIT;
+        while !self.source.has_read(written) && Instant::now() < end {
+            std::thread::sleep(LATE_RECORD_WAIT);
+            events.extend(self.collect(false)?);
+        }
+        if !self.source.has_read(written) {
+            let unread = LostDelta { other: 1, ..LostDelta::default() };
+            events.extend(lost_event(Pid(0), unread, clock::monotonic()));
         }
         events.extend(self.collect(true)?);
         Ok(events)
@@ -265,8 +279,9 @@ impl Session {
         };
         self.host.usage.request_after(&events);
         events.extend(self.host.poll((read_from, now), &mut self.processes, wanted));
-        // A record that cannot be decoded is lost, and its process is unknown.
-        let other = self.source.drain_decode_errors();
+        // A record that cannot be decoded or was not written is lost, and its process is unknown.
+        let skipped = self.source.drain_skipped();
+        let other = self.source.drain_decode_errors() + skipped;
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
         self.drain_losses(last, now, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
@@ -282,7 +297,7 @@ impl Session {
             };
             events.extend(sites.drain_resolved(last).into_iter().map(event));
         }
-        if is_drained && (may_have_missed_exits || self.processes.is_due(now)) {
+        if is_drained && (may_have_missed_exits || skipped > 0 || self.processes.is_due(now)) {
             self.processes.sweep(now);
         }
         events.extend(self.drain_marks());

@@ -26,7 +26,7 @@ use crate::in_process::Waker;
 use crate::stacks::StackRecord;
 
 /// Wait for a record that was written, or is still being written, when the reader went to sleep.
-const LATE_RECORD_WAIT: Duration = Duration::from_millis(1);
+pub(super) const LATE_RECORD_WAIT: Duration = Duration::from_millis(1);
 
 /// A source of records. The records of one process are in the order of the returns of its calls.
 pub(crate) trait Source {
@@ -50,6 +50,11 @@ pub(crate) trait Source {
 
     /// Returns the number of records since the last call that could not be decoded.
     fn drain_decode_errors(&mut self) -> u64;
+
+    /// Returns the number of forks, execs and exits since the last call that were not recorded.
+    fn drain_skipped(&mut self) -> u64 {
+        0
+    }
 
     /// Returns whether the last batch had every available record.
     fn is_drained(&self) -> bool;
@@ -104,6 +109,8 @@ pub(crate) struct Probes {
     pub(super) counters: MapHandle,
     pub(super) unknown_calls: UnknownCalls,
     pub(super) last_scan: Instant,
+    /// Forks, execs and exits that were not recorded.
+    pub(super) skipped: u64,
     pub(super) waiter: Waiter,
     pub(super) _lifecycle_links: Vec<Link>,
     pub(super) loaded: LoadedObject,
@@ -158,6 +165,11 @@ impl Source for Probes {
 
     fn drain_decode_errors(&mut self) -> u64 {
         self.ring.drain_decode_errors()
+    }
+
+    fn drain_skipped(&mut self) -> u64 {
+        let skipped = self.loaded.skipped_runs();
+        skipped.saturating_sub(std::mem::replace(&mut self.skipped, skipped))
     }
 
     fn is_drained(&self) -> bool {

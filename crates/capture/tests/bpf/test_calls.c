@@ -121,11 +121,67 @@ TEST(calls_that_were_left_by_longjmp_are_dropped)
 	CHECK_EQ(thread_find()->inflight, 2);
 	leave(cuMemFree_v2, 0);
 	CHECK_EQ(call_record(0)->head.hook, cuMemFree_v2);
+	/* Both are inside of each other: whether the driver carried them out is unknown. */
+	CHECK_EQ(LOST(allocations), 1);
+	CHECK_EQ(LOST(frees), 0);
 	ENTER_AT(0, cuMemAlloc_v2, 0, 1);
 	CHECK_EQ(thread_find()->inflight, 1);
+	/* The query has no effect. */
+	CHECK_EQ(LOST(allocations), 1);
+	CHECK_EQ(LOST(other), 0);
 	/* At the same place again: the first one was left. */
 	ENTER_AT(0, cuMemAlloc_v2, 0, 1);
 	CHECK_EQ(thread_find()->inflight, 1);
+	CHECK_EQ(LOST(allocations), 2);
+	/* Left inside of a call that returns. */
+	ENTER_AT(0, cuCtxGetCurrent, 0);
+	ENTER_AT(10, cuMemFree_v2, 1);
+	leave(cuCtxGetCurrent, 0);
+	CHECK_EQ(thread_find()->inflight, 0);
+	CHECK_EQ(LOST(allocations), 3);
+	CHECK_EQ(LOST(frees), 1);
+}
+
+TEST(function_that_ends_with_a_jump_to_another_is_not_lost)
+{
+	struct return_instance___x own = {BASE_SP, 0x666, NULL};
+	__u64 out = 0xd000;
+
+	ENTER(cuMemAllocManaged, (__u64)&out, 1);
+	main_thread.utask.return_instances = &own;
+	ENTER(cuMemAlloc_v2, (__u64)&out, 1);
+	leave(cuMemAlloc_v2, 0);
+	leave(cuMemAllocManaged, 0);
+	CHECK_EQ(count_records(&records, VS_CALL), 1);
+	CHECK_EQ(LOST(allocations), 0);
+}
+
+TEST(return_of_another_call_does_not_give_its_result)
+{
+	__u64 out = 0xd000;
+
+	/* The entry of the inner call was not kept, as of the fifth one inside of each other. */
+	ENTER_AT(0, cuMemAlloc_v2, (__u64)&out, 4096);
+	leave_at(20, cuMemAlloc_v2, 1);
+	CHECK_EQ(count_records(&records, VS_CALL), 0);
+	CHECK_EQ(own_counters()->unmatched, 1);
+	leave_at(0, cuMemAlloc_v2, 0);
+	CHECK_EQ(call_record(0)->head.result, 0);
+	CHECK_EQ(call_record(0)->outs[0], out);
+}
+
+TEST(call_whose_return_was_missed_is_lost)
+{
+	ENTER_AT(10, cuMemCreate, 0, 4096);
+	/* A later call of the same function, in the same and in another caller. */
+	ENTER_AT(10, cuMemCreate, 0, 4096);
+	leave(cuMemCreate, 2);
+	CHECK_EQ(LOST(allocations), 1);
+	ENTER_AT(20, cuMemFree_v2, 1);
+	ENTER_AT(5, cuMemFree_v2, 1);
+	leave(cuMemFree_v2, 0);
+	CHECK_EQ(LOST(frees), 1);
+	CHECK_EQ(count_records(&records, VS_CALL) + count_records(&records, VS_CALL_DESCRIPTOR), 2);
 }
 
 TEST(calls_nested_too_deeply_are_lost)
@@ -223,10 +279,12 @@ TEST(all_attach_modes_record_the_same_call)
 	shim_now.cookie = cuMemAlloc_v2;
 	call_multi_enter((void *)&regs);
 	PT_REGS_RC(&regs) = 0;
+	PT_REGS_SP(&regs) += CALL_BYTES;
 	call_multi_return((void *)&regs);
 	PT_REGS_PARM1(&regs) = (__u64)&out;
 	call_single_enter((void *)&regs);
 	PT_REGS_RC(&regs) = 0;
+	PT_REGS_SP(&regs) += CALL_BYTES;
 	call_single_return((void *)&regs);
 	CHECK_EQ(count_records(&records, VS_CALL), 2);
 	CHECK_EQ(call_record(1)->args[1], 7);

@@ -83,6 +83,13 @@ static registers regs;
 #define BASE_SP	     ((__u64) & user_stack[1024])
 #define TOP_OF_STACK ((__u64) & user_stack[STACK_WORDS])
 
+/* Calls that were entered and did not return. */
+static struct {
+	__u64 hook;
+	__u64 sp;
+} entered[64];
+static unsigned entered_used;
+
 static void task_init(struct test_task *own, struct test_task *leader, __u64 start)
 {
 	memset(own, 0, sizeof(*own));
@@ -108,6 +115,7 @@ static void run_as(struct test_task *own, __u32 tid)
 static void reset(void)
 {
 	shim_reset();
+	entered_used = 0;
 	memcpy((void *)hooks, hook_rows, sizeof(hook_rows));
 	memset((void *)element_bytes, 4, sizeof(element_bytes));
 	load_config = (struct vs_load_config){
@@ -135,6 +143,8 @@ static void reset(void)
 
 static int enter(__u64 depth, __u64 hook, __u64 *args)
 {
+	int skipped;
+
 	PT_REGS_PARM1(&regs) = args[0];
 	PT_REGS_PARM2(&regs) = args[1];
 	PT_REGS_PARM3(&regs) = args[2];
@@ -144,16 +154,36 @@ static int enter(__u64 depth, __u64 hook, __u64 *args)
 	PT_REGS_SP(&regs) = BASE_SP - depth * 8;
 	shim_now.cookie = hook;
 	shim_now.is_return = 0;
-	return call_session((void *)&regs);
+	skipped = call_session((void *)&regs);
+	if (!skipped) {
+		entered[entered_used].hook = hook;
+		entered[entered_used++].sp = PT_REGS_SP(&regs);
+	}
+	return skipped;
 }
 
-static void leave(__u64 hook, int result)
+/* Returns from a call that was made `depth` words below the base of the stack. */
+static void leave_at(__u64 depth, __u64 hook, int result)
 {
 	PT_REGS_RC(&regs) = (__u64)(__u32)result;
-	PT_REGS_SP(&regs) += CALL_BYTES;
+	PT_REGS_SP(&regs) = BASE_SP - depth * 8 + CALL_BYTES;
 	shim_now.cookie = hook;
 	shim_now.is_return = 1;
 	call_session((void *)&regs);
+}
+
+/* Returns from the innermost call of a function. */
+static void leave(__u64 hook, int result)
+{
+	__u64 sp = BASE_SP;
+
+	for (unsigned i = entered_used; i--;)
+		if (entered[i].hook == hook) {
+			sp = entered[i].sp;
+			entered_used = i;
+			break;
+		}
+	leave_at((BASE_SP - sp) / 8, hook, result);
 }
 
 /* A call that returns at once. */

@@ -68,7 +68,7 @@ pub(crate) fn attach(
     }
     match attach_mode {
         AttachMode::Session | AttachMode::Multi => {
-            for (program, retprobe) in [(Some(enter), false), (leave, true)] {
+            for (program, retprobe) in [(leave, true), (Some(enter), false)] {
                 let Some(program) = program else { continue };
                 let options = UprobeMultiOpts {
                     offsets: points.iter().map(|point| point.offset as usize).collect(),

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::mem::offset_of;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut};
+use libbpf_rs::{
+    Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, Program, ProgramMut, libbpf_sys,
+};
 use object::{Object as _, ObjectSection, ObjectSymbol};
 
 use super::super::read::ring::{Mapping, page_bytes};
@@ -251,9 +253,27 @@ impl LoadedObject {
         LIFECYCLE_PROGRAMS.iter().map(attach).collect()
     }
 
+    /// Returns the number of forks, execs and exits that the kernel did not report: since Linux 7
+    /// these programs can be interrupted, and it does not run one again on that CPU until then.
+    pub(crate) fn skipped_runs(&self) -> u64 {
+        let is_lifecycle =
+            |program: &Program<'_>| LIFECYCLE_PROGRAMS.iter().any(|name| program.name() == *name);
+        self.object.progs().filter(is_lifecycle).map(|program| skipped_runs(program.as_fd())).sum()
+    }
+
     pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
         map(&self.object, name)
     }
+}
+
+fn skipped_runs(program: BorrowedFd<'_>) -> u64 {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut bytes = size_of_val(&info) as u32;
+    // SAFETY: writes at most this many bytes to `info`, and no array: it has no pointers.
+    let status = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut bytes)
+    };
+    if status == 0 { info.recursion_misses } else { 0 }
 }
 
 fn map(object: &Object, name: &'static str) -> Result<MapHandle, Error> {

@@ -1,5 +1,5 @@
-//! Stack usage of the probes. Kernels before 6.13 limit a chain of calls to 512 bytes in total;
-//! newer ones accept more and would hide a violation.
+//! Stack usage of the probes. Kernels limit a chain of calls to 512 bytes in total; since 6.13 they
+//! accept more in programs without a tail call.
 
 use std::collections::HashMap;
 
@@ -17,17 +17,21 @@ const MOVE: u8 = 0xbf;
 const ADD: u8 = 0x07;
 const CALL: u8 = 0x85;
 const LOAD_WIDE: u8 = 0x18;
-/// Value of the source register in a call of another function of the object.
+/// Values of the source register in a call: of a helper, of another function of the object.
+const HELPER: u8 = 0;
 const OWN_FUNCTION: u8 = 1;
+const TAIL_CALL: i32 = 12;
 
 /// Section and offset of a function.
 type FunctionOffset = (SectionIndex, u64);
 
 struct Function {
     name: String,
-    is_program: bool,
+    /// Of a program; empty for a function that programs call.
+    section: String,
     stack_bytes: u32,
     calls: Vec<FunctionOffset>,
+    has_tail_call: bool,
 }
 
 struct Instruction {
@@ -68,8 +72,9 @@ fn functions(file: &object::File<'_>) -> HashMap<FunctionOffset, Function> {
         let begin = symbol.address() as usize;
         let code = &section.data().unwrap()[begin..begin + symbol.size() as usize];
         let function = function(file, &section, symbol.address(), code);
-        let (name, is_program) = (symbol.name().unwrap().to_owned(), section.name() != Ok(".text"));
-        all.insert((index, symbol.address()), Function { name, is_program, ..function });
+        let name = symbol.name().unwrap().to_owned();
+        let section = section.name().unwrap().trim_start_matches(".text").to_owned();
+        all.insert((index, symbol.address()), Function { name, section, ..function });
     }
     all
 }
@@ -86,6 +91,7 @@ fn function(
         _ => None,
     };
     let (mut stack_bytes, mut calls, mut is_frame) = (0, Vec::new(), [false; 16]);
+    let mut has_tail_call = false;
     for (number, bytes) in code.chunks_exact(8).enumerate() {
         let at = begin + number as u64 * 8;
         let one = Instruction::read(bytes);
@@ -106,6 +112,7 @@ fn function(
                     Some((section.index(), there))
                 }
             }),
+            CALL if one.source == HELPER => has_tail_call |= one.number == TAIL_CALL,
             // bpf_loop() gets the address of a function.
             LOAD_WIDE => calls.extend(target(at).and_then(|symbol| {
                 let address = match symbol.kind() {
@@ -117,7 +124,7 @@ fn function(
             _ => (),
         }
     }
-    Function { name: String::new(), is_program: false, stack_bytes, calls }
+    Function { name: String::new(), section: String::new(), stack_bytes, calls, has_tail_call }
 }
 
 /// Returns the stack usage of a function and its deepest chain of calls, with their names.
@@ -133,7 +140,7 @@ fn depth(all: &HashMap<FunctionOffset, Function>, offset: FunctionOffset) -> (u3
 fn probes_fit_into_the_bpf_stack_limit() {
     let file = object::File::parse(BPF_OBJECT).unwrap();
     let all = functions(&file);
-    let programs = all.iter().filter(|(_, function)| function.is_program);
+    let programs = all.iter().filter(|(_, function)| !function.section.is_empty());
     let depths: Vec<_> = programs.map(|(offset, _)| depth(&all, *offset)).collect();
     assert!(depths.len() >= 15, "{depths:?}");
     let (max, names) = depths.iter().max().unwrap();
@@ -143,4 +150,22 @@ fn probes_fit_into_the_bpf_stack_limit() {
         "no chain ends in a callback of bpf_loop(): {depths:?}"
     );
     assert!(*max <= MAX_STACK_BYTES, "{max} bytes: {names}");
+}
+
+/// Without it, newer kernels keep variables of the functions in memory of the CPU, where other threads
+/// overwrite them; see `USE_STACK_OF_THREAD`.
+#[test]
+fn preemptible_probes_have_a_tail_call() {
+    let file = object::File::parse(BPF_OBJECT).unwrap();
+    let mut checked = 0;
+    for function in functions(&file).values() {
+        let is_preemptible = ["uprobe", "uretprobe"]
+            .iter()
+            .any(|prefix| function.section.trim_start_matches('?').starts_with(prefix));
+        if is_preemptible && !function.calls.is_empty() {
+            assert!(function.has_tail_call, "{}", function.name);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 12, "{checked} programs");
 }
