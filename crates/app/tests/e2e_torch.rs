@@ -79,7 +79,7 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 
 #[test]
 fn tensors_of_growing_processes_are_tracked_by_default() {
-    let workload = ["--hold-ms", "300", "torch-leak", "--steps", "1500", "--step-ms", "1"];
+    let workload = ["--hold-ms", "300", "torch-leak", "--steps", "4000", "--step-ms", "1"];
     for attach_mode in ["session", "multi", "single"] {
         let env = env();
         let traced = env.trace(&["--attach-mode", attach_mode], &workload);

@@ -348,7 +348,11 @@ fn check_anomalies(history: &History, snapshot: &Snapshot) {
 }
 
 proptest! {
-    #![proptest_config(random::config(random::CASES))]
+    // The first free of a site that grew, at the end of the trace.
+    #![proptest_config(random::config_after(
+        random::CASES,
+        &["cc 003cad4638c820f820fa7ba11f9811a54d3fe8b4be34e9a2e885fb3bcebd1b7b"]
+    ))]
 
     #[test]
     fn printed_claims_hold_for_random_histories(phases in vec(phase(), 1..8), exits in any::<bool>()) {

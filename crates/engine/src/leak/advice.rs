@@ -220,6 +220,11 @@ const ROWS: &[Row] = &[
         "it is freed, but only at exit: free it as soon as it is not needed any more",
     ),
     (
+        "freed_late",
+        |facts| facts.memory().is_some() && facts.evidence.freed == 0 && facts.evidence.is_freeing,
+        "it is being freed, but none was while it grew: free it as soon as it is not needed any more",
+    ),
+    (
         "never_freed",
         |facts| facts.memory().is_some() && facts.evidence.freed == 0,
         "never freed: call {by} when done",
