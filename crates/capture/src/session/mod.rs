@@ -51,6 +51,7 @@ use crate::stacks::{SiteResolver, StackTables};
 use attach::allocators::AllocatorAttachments;
 use attach::drivers::DriverAttachments;
 use captures::LeftCaptures;
+use enrich::driver_usage::merge_usage;
 use enrich::host_facts::HostFacts;
 use load::attach_mode::{LoadedProbes, load};
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, map_error};
@@ -278,7 +279,8 @@ impl Session {
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
         self.host.usage.request_after(&events);
-        events.extend(self.host.poll((read_from, now), &mut self.processes, wanted));
+        let reported = self.host.poll((read_from, now), &mut self.processes, wanted);
+        let mut events = merge_usage(events, reported);
         // A record that cannot be decoded or was not written is lost, and its process is unknown.
         let skipped = self.source.drain_skipped();
         let other = self.source.drain_decode_errors() + skipped;

@@ -337,6 +337,7 @@ mod tests {
         let some = Evidence { created: 100, freed: 60, live_count: 40, ..none.clone() };
         let few = Evidence { created: 100, freed: 90, live_count: 10, ..none.clone() };
         let freed = Evidence { freed_at_end: 5, ..none.clone() };
+        let late = Evidence { is_freeing: true, ..freed.clone() };
         let cache = |tensors| Evidence { tensors: Some(tensors), ..none.clone() };
         let tensors = CacheTensors {
             live: 1,
@@ -374,6 +375,7 @@ mod tests {
             ("exception", TORCH, few, &[torch], 1),
             ("kept_tensor", TORCH, some.clone(), &[torch], 1),
             ("freed_at_exit", memory, freed, &[], 1),
+            ("freed_late", memory, late, &[], 1),
             ("never_freed", memory, none.clone(), &[], 1),
             ("error_path", memory, some, &[], 1),
             ("never_destroyed", Resource::Objects(ObjectKind::Stream), none, &[], 1),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use crate::model::{Bytes, OverheadCause, Precision};
 use crate::snapshot::{
@@ -28,7 +29,7 @@ pub struct Explanation<'a> {
 pub struct ExplainedPart<'a> {
     /// What it is.
     pub cause: PartCause<'a>,
-    /// Size; only the rest can be negative.
+    /// Size; only that of the rest and of memory allocated after the query can be negative.
     pub bytes: i64,
     /// Lower bound.
     pub min: u64,
@@ -47,6 +48,8 @@ pub enum PartCause<'a> {
     Library(&'a LibraryView),
     /// Memory without an allocating call.
     Overhead(OverheadCause),
+    /// Traced memory that was freed after the driver was queried; negative if more was allocated.
+    AfterQuery,
     /// What remains. Negative if traced memory is not in the driver's value yet.
     Rest,
 }
@@ -57,13 +60,14 @@ impl PartCause<'_> {
         match self {
             Self::Library(_) => "library",
             Self::Overhead(cause) => cause.name(),
+            Self::AfterQuery => "after_query",
             Self::Rest => "rest",
         }
     }
 
     /// Whether it is traced memory.
     pub const fn is_traced(&self) -> bool {
-        matches!(self, Self::Library(_))
+        matches!(self, Self::Library(_) | Self::AfterQuery)
     }
 
     /// Description for readers, with the number of objects.
@@ -90,6 +94,7 @@ impl PartCause<'_> {
                 OverheadCause::Rounding => "rounding of allocations".into(),
                 OverheadCause::BeforeTrace => "from before the trace".into(),
             },
+            Self::AfterQuery => "change since the report".into(),
             Self::Rest => "not explained".into(),
         }
     }
@@ -116,6 +121,7 @@ impl PartCause<'_> {
                     "trace from the start of the program, or run the agent, to see more"
                 }
             },
+            Self::AfterQuery => "traced memory is newer than the driver's value",
             Self::Rest => "local memory, device heap and printf buffer: see cuCtxSetLimit",
         }
     }
@@ -154,21 +160,12 @@ impl<'a> Explanation<'a> {
         let holds = |view: &&LibraryView| view.live_bytes.0 > 0;
         let libraries = process.libraries.iter().filter(holds).map(library_part);
         let causes = process.overhead.causes.iter().map(overhead_part);
-        let mut parts: Vec<_> = libraries.chain(causes).collect();
+        let mut parts: Vec<_> = libraries.chain(causes).chain(change_part(process)).collect();
         parts.sort_by_key(|part| Reverse(part.bytes));
         let sum = parts.iter().fold(0_i128, |sum, part| sum + i128::from(part.bytes));
         let rest = i128::from(driver_bytes.0) - sum;
         if rest != 0 {
-            let bytes = i64::try_from(rest).unwrap_or(if rest < 0 { i64::MIN } else { i64::MAX });
-            let size = bytes.unsigned_abs();
-            parts.push(ExplainedPart {
-                cause: PartCause::Rest,
-                bytes,
-                min: size,
-                max: size,
-                precision: Precision::Measured,
-                count: 0,
-            });
+            parts.push(signed_part(PartCause::Rest, rest));
         }
         let OverheadView { limits, objects, .. } = &process.overhead;
         Some(Self { process, driver_bytes, parts, limits, objects })
@@ -177,7 +174,8 @@ impl<'a> Explanation<'a> {
     /// Sums by precision.
     pub fn sums(&self) -> PrecisionSums {
         let mut sums = PrecisionSums::default();
-        for part in &self.parts {
+        let change = self.parts.iter().find(|part| part.cause == PartCause::AfterQuery);
+        for part in self.parts.iter().filter(|part| part.cause != PartCause::AfterQuery) {
             let sum = match (&part.cause, part.precision) {
                 (PartCause::Rest, _) => &mut sums.unexplained,
                 (_, Precision::Measured) => &mut sums.measured,
@@ -186,12 +184,33 @@ impl<'a> Explanation<'a> {
             };
             *sum = sum.saturating_add(part.bytes.unsigned_abs());
         }
+        sums.measured = sums.measured.saturating_add_signed(change.map_or(0, |part| part.bytes));
         sums
     }
 }
 
 fn signed(bytes: Bytes) -> i64 {
     i64::try_from(bytes.0).unwrap_or(i64::MAX)
+}
+
+/// Returns what of the traced memory the driver's value does not include yet, or still includes.
+fn change_part(process: &ProcessView) -> Option<ExplainedPart<'_>> {
+    let mut gpus: BTreeMap<_, (i128, i128)> = BTreeMap::new();
+    for row in &process.devices {
+        if let (Some(gpu), Some(then)) = (row.gpu, row.driver_traced) {
+            let (before, now) = gpus.entry(gpu).or_default();
+            *before = i128::from(then.0);
+            *now += i128::from(row.live_bytes.0);
+        }
+    }
+    let change: i128 = gpus.values().map(|(before, now)| before - now).sum();
+    (change != 0).then(|| signed_part(PartCause::AfterQuery, change))
+}
+
+fn signed_part(cause: PartCause<'_>, bytes: i128) -> ExplainedPart<'_> {
+    let bytes = i64::try_from(bytes).unwrap_or(if bytes < 0 { i64::MIN } else { i64::MAX });
+    let size = bytes.unsigned_abs();
+    ExplainedPart { cause, bytes, min: size, max: size, precision: Precision::Measured, count: 0 }
 }
 
 fn library_part(view: &LibraryView) -> ExplainedPart<'_> {

@@ -275,8 +275,8 @@ proptest! {
         let sum: i128 = explanation.parts.iter().map(|part| i128::from(part.bytes)).sum();
         prop_assert_eq!(sum, i128::from(explanation.driver_bytes.0));
         for part in &explanation.parts {
-            let is_rest = part.cause == PartCause::Rest;
-            prop_assert!(is_rest || part.bytes >= 0);
+            let is_signed = matches!(part.cause, PartCause::AfterQuery | PartCause::Rest);
+            prop_assert!(is_signed || part.bytes >= 0);
             let size = part.bytes.unsigned_abs();
             prop_assert!(part.min <= size && size <= part.max, "{:?}", part);
         }

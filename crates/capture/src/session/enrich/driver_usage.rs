@@ -1,6 +1,6 @@
 //! Joins driver-reported usage and the host's GPUs with the traced processes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -218,6 +218,38 @@ impl DriverUsage {
     }
 }
 
+/// Adds events of the driver's figures to those of calls. The usage of a process comes before the calls
+/// that returned after the query: the ledger compares it with the memory at that time.
+pub(crate) fn merge_usage(calls: Vec<Event>, reported: Vec<Event>) -> Vec<Event> {
+    let (usage, others): (Vec<_>, Vec<_>) =
+        reported.into_iter().partition(|event| matches!(event.kind, EventKind::DriverUsage { .. }));
+    let mut by_pid: BTreeMap<Pid, Vec<Event>> = BTreeMap::new();
+    let (mut earlier, mut later) = (calls, Vec::new());
+    for event in usage {
+        by_pid.entry(event.pid).or_default().push(event);
+    }
+    // That of a new process follows its announcement.
+    for event in earlier.iter().filter(|event| matches!(event.kind, EventKind::Process(_))) {
+        later.extend(by_pid.remove(&event.pid).into_iter().flatten());
+    }
+    if !by_pid.is_empty() {
+        let mut merged = Vec::with_capacity(earlier.len() + by_pid.len());
+        for event in earlier {
+            let is_call = event.entry_time < event.time;
+            let is_later = |usage: &Vec<Event>| usage[0].entry_time < event.time;
+            if is_call && by_pid.get(&event.pid).is_some_and(is_later) {
+                merged.extend(by_pid.remove(&event.pid).into_iter().flatten());
+            }
+            merged.push(event);
+        }
+        earlier = merged;
+    }
+    later.extend(by_pid.into_values().flatten());
+    earlier.extend(others);
+    earlier.extend(later);
+    earlier
+}
+
 /// Sets the MIG instance of a process; `None` if it is known.
 fn set_instance(process: &mut Process, mig: &MigInstance) -> Option<EventKind> {
     if process.mig.as_ref() == Some(mig) {
@@ -253,4 +285,44 @@ fn process_info(pid: Pid) -> Option<ProcessInfo> {
         name: name.trim_end_matches('\n').into(),
         before_trace: true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::model::event::{Free, FreeFunction};
+    use engine::model::ids::AllocationKey;
+
+    use super::*;
+
+    fn call(pid: u32, at: u64) -> Event {
+        let key = AllocationKey::address(at);
+        let kind = EventKind::Free(Free { key, by: FreeFunction::Free, stream: None });
+        Event { entry_time: Timestamp(at - 1), ..event(Pid(pid), Timestamp(at), kind) }
+    }
+
+    fn usage(pid: u32, queried_at: u64) -> Event {
+        let kind = EventKind::DriverUsage { gpu: GpuId(0), bytes: 1, only: true };
+        Event { entry_time: Timestamp(queried_at), ..event(Pid(pid), Timestamp(99), kind) }
+    }
+
+    #[test]
+    fn usage_precedes_calls_that_returned_after_the_query() {
+        let calls = vec![call(1, 10), call(2, 12), call(1, 20), call(1, 30)];
+        let free = event(NO_PROCESS, Timestamp(99), EventKind::DriverUsageLost);
+        let reported = vec![free.clone(), usage(1, 15), usage(2, 15), usage(3, 15)];
+        let merged = merge_usage(calls.clone(), reported);
+        let [first, second, third, fourth] = &calls[..] else { panic!() };
+        let start = [first, second, &usage(1, 15), third, fourth, &free];
+        assert!(merged.iter().zip(start).all(|(found, wanted)| found == wanted), "{merged:?}");
+        assert_eq!(merged.len(), 8);
+        assert!(merged.contains(&usage(2, 15)) && merged.contains(&usage(3, 15)));
+    }
+
+    #[test]
+    fn usage_of_a_new_process_follows_its_announcement() {
+        let info = ProcessInfo { start: 1, uid: 0, name: "new".into(), before_trace: false };
+        let calls = vec![event(Pid(1), Timestamp(20), EventKind::Process(info)), call(1, 21)];
+        let merged = merge_usage(calls, vec![usage(1, 15)]);
+        assert_eq!(merged.last(), Some(&usage(1, 15)));
+    }
 }

@@ -81,7 +81,7 @@ json_objects! {
     let {
         let from = match &of.cause {
             PartCause::Library(view) => Some(sanitized(&view.library)),
-            PartCause::Overhead(_) | PartCause::Rest => None,
+            PartCause::Overhead(_) | PartCause::AfterQuery | PartCause::Rest => None,
         };
     }
     {
