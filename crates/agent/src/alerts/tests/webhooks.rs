@@ -47,7 +47,7 @@ fn retries_end_after_their_time() {
     let begin = Instant::now();
     let url = server.url("/");
     assert_eq!(send(&format!("url = \"{url}\"\nmax_retry_time = \"100ms\"")), [(FAILED, 1)]);
-    assert!(server.requests().len() > 1 && begin.elapsed() < Duration::from_secs(5));
+    assert!(server.requests().len() > 1 && begin.elapsed() < Duration::from_mins(1));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn unresponsive_receiver_times_out() {
         send(&format!("url = \"{url}\"\nmax_retry_time = \"0s\"\ntimeout = \"300ms\"")),
         [(FAILED, 1)]
     );
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn hanging_receiver_never_blocks_and_drops_are_counted() {
     // One is being sent, 64 are queued.
     assert!((134..=136).contains(&count(&shared, "webhook", "dropped")));
     worker.finish();
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
 }
 
 /// An HTTPS server with a certificate of an untrusted CA.
