@@ -13,8 +13,11 @@ use crate::snapshot::{ShareRole, SharedMemoryView};
 
 use super::process::Process;
 
-/// Limit of shared allocations; beyond it those without an importer are dropped.
-const MAX_SHARED: usize = 16_384;
+/// Number of shared allocations from which on those without an importer are dropped.
+const MAX_UNUSED: usize = 16_384;
+
+/// Limit of known handles; imports by further ones have no exporter.
+const MAX_SHARES: usize = 65_536;
 
 /// An allocation of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -69,6 +72,8 @@ pub(super) struct Sharing {
     by_share: HashMap<ShareId, u64>,
     by_side: HashMap<Side, u64>,
     by_process: HashMap<Pid, HashSet<u64>>,
+    /// Number of shared allocations at which unused ones are dropped next.
+    drop_at: usize,
 }
 
 impl Sharing {
@@ -80,55 +85,69 @@ impl Sharing {
         running: &mut HashMap<Pid, Process>,
     ) {
         let Some(process) = running.get(&event.pid) else { return };
-        let number = match call {
+        let (ShareCall::Exported { share, .. } | ShareCall::Imported { share, .. }) = call;
+        if self.by_share.len() >= MAX_SHARES && !self.by_share.contains_key(&share) {
+            return;
+        }
+        let linked = match call {
             ShareCall::Exported { key, share } => self.export(process, key, share),
             ShareCall::Imported { key, share } => self.import(process, key, share),
         };
-        let shared = number.and_then(|number| self.shared.get(&number));
-        let Some((shared, bytes)) =
-            shared.and_then(|one| Some((one, one.exporter.as_ref()?.bytes?)))
-        else {
-            return;
-        };
-        for side in &shared.importers {
+        let Some((number, new)) = linked else { return };
+        let exporter = self.shared.get(&number).and_then(|one| one.exporter.as_ref());
+        let bytes = exporter.and_then(|exporter| exporter.bytes).unwrap_or(0);
+        for side in new.iter().filter(|_| bytes > 0) {
             if side.is_live(running)
                 && let Some(process) = running.get_mut(&side.process.pid)
             {
                 process.grow_import(side.key, bytes, event.time);
             }
         }
-        if self.shared.len() > MAX_SHARED {
+        if self.shared.len() > self.drop_at.max(MAX_UNUSED) {
             self.drop_unused(|one| one.importers.is_empty());
+            self.drop_at = 2 * self.shared.len();
         }
     }
 
-    fn export(&mut self, process: &Process, key: AllocationKey, share: ShareId) -> Option<u64> {
+    /// Returns the allocation, and the imports that were seen before the export.
+    fn export(
+        &mut self,
+        process: &Process,
+        key: AllocationKey,
+        share: ShareId,
+    ) -> Option<(u64, Vec<Side>)> {
         let side = Side::of(process, key);
-        let number = match self.by_side.get(&side) {
-            Some(number) => *number,
-            None => self.add(),
-        };
-        // Imports that were seen before the export.
+        // An importer can pass memory on.
+        let known = self.by_side.get(&side).copied();
+        let number = known.unwrap_or_else(|| self.add());
         let earlier = self.by_share.insert(share, number).filter(|earlier| *earlier != number);
         let is_pending = |one: &Shared| one.exporter.is_none();
         let waiting = earlier.filter(|earlier| self.shared.get(earlier).is_some_and(is_pending));
         let waiting = waiting.and_then(|earlier| self.shared.remove(&earlier));
-        for importer in waiting.into_iter().flat_map(|one| one.importers) {
-            self.link(number, importer);
-            self.shared.get_mut(&number)?.importers.push(importer);
+        let importers = waiting.map_or_else(Vec::new, |one| one.importers);
+        for importer in &importers {
+            self.link(number, *importer);
+        }
+        if known.is_none() {
+            self.link(number, side);
         }
         let shared = self.shared.get_mut(&number)?;
-        // An importer can pass memory on.
-        if shared.exporter.is_none() && !shared.importers.contains(&side) {
+        shared.importers.extend(&importers);
+        if known.is_none() {
             let slot = process.allocations.find(key);
             let bytes = slot.map(|slot| process.allocations.slab[slot].bytes);
             shared.exporter = Some(Exporter { side, bytes, program: process.program().into() });
-            self.link(number, side);
         }
-        Some(number)
+        Some((number, importers))
     }
 
-    fn import(&mut self, process: &Process, key: AllocationKey, share: ShareId) -> Option<u64> {
+    /// Returns the allocation, and the import if it is a new one.
+    fn import(
+        &mut self,
+        process: &Process,
+        key: AllocationKey,
+        share: ShareId,
+    ) -> Option<(u64, Vec<Side>)> {
         let side = Side::of(process, key);
         let number = match self.by_share.get(&share) {
             Some(number) => *number,
@@ -137,11 +156,12 @@ impl Sharing {
         self.by_share.insert(share, number);
         let shared = self.shared.get_mut(&number)?;
         let is_own = shared.exporter.as_ref().is_some_and(|one| one.side.process == process.key);
-        if !is_own && !shared.importers.contains(&side) {
-            shared.importers.push(side);
-            self.link(number, side);
+        if is_own || self.by_side.get(&side) == Some(&number) {
+            return None;
         }
-        Some(number)
+        shared.importers.push(side);
+        self.link(number, side);
+        Some((number, vec![side]))
     }
 
     fn add(&mut self) -> u64 {
